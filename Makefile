@@ -1,0 +1,85 @@
+# Everything runs from .venv, which the first target that needs it makes itself.
+# Needed on the machine: make and Python 3.11 or newer (with the venv module).
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+# Nothing here phones home, and Ray must not guess a runtime environment from uv.
+export DO_NOT_TRACK := 1
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export RAY_USAGE_STATS_ENABLED := 0
+export RAY_ENABLE_UV_RUN_RUNTIME_ENV := 0
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Ray's socket paths have a length limit that a long TMPDIR would pass.
+export RAY_TMPDIR ?= /tmp
+
+# The first of these that really runs, is new enough and can make a venv; PYTHON=... overrides.
+CANDIDATES := python3.11 python3 python3.12 python3.13 python
+PYTHON_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check handed bench lock clean install-demo install-dev
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+demo: $(VENV)/.demo-installed  ## run the nightly flow on sample PDFs, all local (KEEP=1 leaves the servers up)
+	$(BIN)/python -m rayorch_prefect.cli.demo $(if $(KEEP),--keep)
+
+test: $(VENV)/.dev-installed  ## run the tests, without those marked slow (ARGS=... goes to pytest)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.dev-installed  ## run every test (TESTED=1: only what `make test` left out)
+	$(PYTEST) $(if $(TESTED),-m slow) $(ARGS)
+
+check: $(VENV)/.dev-installed  ## lint, formatting, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+handed: $(VENV)/.dev-installed  ## run the handed-over cases and print one line an id
+	$(PYTEST) --handed $(ARGS)
+
+bench: $(VENV)/.dev-installed  ## run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+install-demo: $(VENV)/.demo-installed  ## make .venv with what the demo needs
+
+install-dev: $(VENV)/.dev-installed  ## make .venv with what the tests and checks need
+
+$(BIN)/python:
+	@python="$(PYTHON)"; \
+	if [ -z "$$python" ]; then \
+	    for candidate in $(CANDIDATES); do \
+	        if $$candidate -c '$(PYTHON_FITS)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+	    done; \
+	fi; \
+	if [ -z "$$python" ] || ! $$python -c '$(PYTHON_FITS)' >/dev/null 2>&1; then \
+	    echo "error: $${python:-none of $(CANDIDATES)} is no Python 3.11 or newer with venv and ensurepip." >&2; \
+	    echo "Install one (on Debian and Ubuntu also python3-venv), or name it: make PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; \
+	fi; \
+	echo "making $(VENV) with $$($$python --version)"; \
+	$$python -m venv $(VENV)
+
+# The locks hold setuptools too, so the project's own build asks no registry for anything.
+$(VENV)/.demo-installed $(VENV)/.dev-installed: $(VENV)/.%-installed: requirements/%.txt pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --require-hashes -r $<
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+# dev first: demo is cut from it, so that both sets agree on every version.
+LOCK := pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+    --generate-hashes --no-annotate --custom-compile-command "make lock"
+
+lock: $(VENV)/.dev-installed  ## bring requirements/*.txt up to what pyproject.toml asks (ARGS=--upgrade for newer)
+	$(BIN)/uv $(LOCK) $(ARGS) --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(BIN)/uv $(LOCK) $(ARGS) --extra demo --constraint requirements/dev.txt \
+	    --output-file requirements/demo.txt pyproject.toml requirements/build.in
+
+clean:  ## remove what the targets here made, but for .venv
+	rm -rf build dist .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -1,0 +1,1 @@
+"""Prefect: building flows and tasks, states, artifacts, settings."""

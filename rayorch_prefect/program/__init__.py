@@ -1,0 +1,1 @@
+"""From a traced declaration to an immutable Plan; pure, runs once."""

@@ -1,0 +1,1 @@
+"""Events in, instructions out: the owner of all run state; pure."""

@@ -1,0 +1,1 @@
+"""S3: listing, key layout, publishing, ledger and manifest."""

@@ -1,0 +1,1 @@
+"""Ready programs, each behind an extra."""

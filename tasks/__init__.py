@@ -1,0 +1,1 @@
+"""Prefect tasks: thin, without logic of their own."""

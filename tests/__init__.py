@@ -1,0 +1,1 @@
+"""Tests, one folder a part of the package."""

@@ -1,1 +1,38 @@
-"""S3: listing, key layout, publishing, ledger and manifest."""
+"""S3: listing, reading, key layout, publishing, ledger and manifest."""
+
+from rayorch_prefect.storage.encoding import encode
+from rayorch_prefect.storage.keys import output_key
+from rayorch_prefect.storage.ledger import Ledger, LedgerEntry, Subtraction, subtract
+from rayorch_prefect.storage.listing import list_sources
+from rayorch_prefect.storage.locations import S3Location, refuse_nested
+from rayorch_prefect.storage.manifest import (
+    ManifestRow,
+    manifest_location,
+    read_manifest,
+    write_part,
+)
+from rayorch_prefect.storage.objects import Artifact
+from rayorch_prefect.storage.publishing import Published, publish
+from rayorch_prefect.storage.row_outcomes import RowOutcome
+from rayorch_prefect.storage.source import Source
+
+__all__ = [
+    "Artifact",
+    "Ledger",
+    "LedgerEntry",
+    "ManifestRow",
+    "Published",
+    "RowOutcome",
+    "S3Location",
+    "Source",
+    "Subtraction",
+    "encode",
+    "list_sources",
+    "manifest_location",
+    "output_key",
+    "publish",
+    "read_manifest",
+    "refuse_nested",
+    "subtract",
+    "write_part",
+]

@@ -1,0 +1,43 @@
+"""The published output of one parent: encoded, stored, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayorch_prefect.storage.encoding import encode
+from rayorch_prefect.storage.keys import output_key
+from rayorch_prefect.storage.locations import S3Location
+from rayorch_prefect.storage.objects import Artifact, put_object
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What one parent left in the store, in the order of its suffixes."""
+
+    artifacts: tuple[Artifact, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes over all artifacts."""
+        return sum(artifact.size for artifact in self.artifacts)
+
+
+def publish(value: object, destination: S3Location, source_key: str) -> Published:
+    """Store a parent's published output under its keys in `destination`.
+
+    All artifacts are encoded and named before the first is stored, so a value that cannot be
+    published leaves nothing behind. Storing again replaces: same parent, same keys.
+
+    Raises ProgramError for a value or suffix that is not allowed, UsageError for a destination
+    prefix that is too long, StoreError if the store refuses or stores something else.
+    """
+    named = [
+        (output_key(destination.prefix, source_key, suffix), content, content_type)
+        for suffix, content, content_type in encode(value)
+    ]
+    return Published(
+        tuple(
+            put_object(destination, key, content, content_type)
+            for key, content, content_type in named
+        )
+    )

@@ -1,0 +1,117 @@
+"""The options of a stage and their checks."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NoReturn, TypedDict
+
+from rayorch_prefect.program.refusal import refuse, shown
+
+
+class StageOptions(TypedDict, total=False):
+    """The keyword options of `stage(...)`.
+
+    batch_size    rows of one batch, at least 1 (default 1)
+    replicas      workers of the pool, at least 1 (default 1)
+    rowwise       whether a call gets one row and returns one value; default: a function does, a
+                  class gets one list per input and returns one list
+    outputs       output Ports of a Call, at least 1 (default 1); several are returned as a tuple
+    num_cpus      CPUs a worker reserves (default 0.1: small, so that every pool of a Program
+                  fits a laptop at once; raise it for stages that keep a core busy)
+    num_gpus      GPUs a worker reserves, fractions too (default 0)
+    resources     further Ray resources a worker reserves, name to amount
+    retry_budget  charged attempts of one Grain, at least 1 (default 3; 1: never tried again)
+    """
+
+    batch_size: int
+    replicas: int
+    rowwise: bool | None
+    outputs: int
+    num_cpus: float
+    num_gpus: float
+    resources: Mapping[str, float] | None
+    retry_budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The checked options of one stage."""
+
+    batch_size: int = 1
+    replicas: int = 1
+    rowwise: bool | None = None
+    outputs: int = 1
+    num_cpus: float = 0.1
+    num_gpus: float = 0.0
+    resources: Mapping[str, float] = field(default_factory=dict[str, float])
+    retry_budget: int = 3
+
+    def changed(self, stage: str, options: Mapping[str, Any]) -> Settings:
+        """A copy with `options`; ProgramError names the stage, the option and what is right."""
+        for option in options:
+            if option not in _CHECKS:
+                _refuse_unknown(stage, option)
+        checked: dict[str, Any] = {
+            name: _CHECKS[name](stage, name, value) for name, value in options.items()
+        }
+        return replace(self, **checked)
+
+
+def _bad(stage: str, option: str, value: object, right: str) -> NoReturn:
+    refuse(f"stage {stage}: option {option} must be {right}, not {shown(value)}.")
+
+
+def _refuse_unknown(stage: str, option: str) -> NoReturn:
+    known = [one.name for one in fields(Settings)]
+    near = difflib.get_close_matches(option, known, n=1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    refuse(f"stage {stage}: unknown option {option}.{meant} The options are {', '.join(known)}.")
+
+
+def _count(stage: str, option: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        _bad(stage, option, value, "a whole number of at least 1")
+    return value
+
+
+def _amount(stage: str, option: str, value: object) -> float:
+    right = "a finite number of at least 0"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        _bad(stage, option, value, right)
+    if not math.isfinite(value) or value < 0:
+        _bad(stage, option, value, right)
+    return float(value)
+
+
+def _rowwise(stage: str, option: str, value: object) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        _bad(stage, option, value, "True, False or None (the default of its kind)")
+    return value
+
+
+def _resources(stage: str, option: str, value: Any) -> dict[str, float]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        _bad(stage, option, value, "a mapping of resource names to amounts")
+    amounts: dict[str, float] = {}
+    for name, amount in value.items():  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(name, str) or name in ("CPU", "GPU"):
+            _bad(stage, option, name, "keyed by names other than CPU and GPU (num_cpus, num_gpus)")
+        amounts[name] = _amount(stage, f"{option}[{name!r}]", amount)
+    return amounts
+
+
+_CHECKS = {
+    "batch_size": _count,
+    "replicas": _count,
+    "rowwise": _rowwise,
+    "outputs": _count,
+    "num_cpus": _amount,
+    "num_gpus": _amount,
+    "resources": _resources,
+    "retry_budget": _count,
+}

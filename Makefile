@@ -63,7 +63,7 @@ $(BIN)/python:
 	    exit 1; \
 	fi; \
 	echo "making $(VENV) with $$($$python --version)"; \
-	$$python -m venv $(VENV)
+	$$python -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # The locks hold setuptools too, so the project's own build asks no registry for anything.
 $(VENV)/.demo-installed $(VENV)/.dev-installed: $(VENV)/.%-installed: requirements/%.txt pyproject.toml | $(BIN)/python

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -60,9 +61,9 @@ def get_object(location: S3Location, key: str) -> bytes | None:
     """The content under the whole `key`, None if there is none. Raises StoreError."""
 
     def download() -> bytes:
-        with s3_client().get_object(Bucket=location.bucket, Key=key)["Body"] as body:
-            content: bytes = body.read()
-            return content
+        answer = s3_client().get_object(Bucket=location.bucket, Key=key)
+        with closing(answer["Body"]) as body:
+            return body.read()
 
     with explained("read", location.uri_of(key)):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +49,13 @@ class Source:
 
     def _read_once(self) -> bytes:
         answer = self._get()
-        with answer["Body"] as body:
+        # Not `with answer["Body"]`: that hands out the raw stream, which does not count its bytes.
+        with closing(answer["Body"]) as body:
             # Some stores ignore IfMatch, so the answer is judged before its bytes are used.
             found = unquoted(answer["ETag"])
             if found != self.etag:
                 raise self._changed(f"ETag {found}")
-            content: bytes = body.read()
+            content = body.read()
         if len(content) != self.size:
             raise self._changed(f"{len(content)} bytes instead of {self.size}")
         return content

@@ -1,0 +1,140 @@
+"""Events into the scheduler and instructions out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rayorch_prefect.model.outcomes import Failure, Gap, ParentOutcome
+from rayorch_prefect.model.parts import Parts
+from rayorch_prefect.model.reports import OutputReport, Report
+
+# (microbatch, first Entity, end): Entities of one Domain, end exclusive.
+EntityRange: TypeAlias = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAdmitted:
+    """A microbatch of `rows` source rows begins; their values are described by `source`."""
+
+    microbatch: int
+    rows: int
+    source: OutputReport
+    invalid: tuple[tuple[int, str], ...] = ()
+    """Rows that do not fit the Plan's use of the source Port, with what they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """A worker that was asked for is built and idle."""
+
+    worker: int
+    pool: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker is gone, before it was ready or after. `charge=False`: it was preempted."""
+
+    worker: int
+    pool: int
+    type: str
+    message: str
+    charge: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReported:
+    """A worker ended a batch, one way or another."""
+
+    batch: int
+    worker: int
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class RowsReleased:
+    """The owner has taken over what it wants of these parents, by index in the microbatch."""
+
+    microbatch: int
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchAbandoned:
+    """The owner wants nothing more of this microbatch."""
+
+    microbatch: int
+
+
+Event: TypeAlias = (
+    SourceAdmitted | WorkerReady | WorkerLost | BatchReported | RowsReleased | MicrobatchAbandoned
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start one more worker of this pool."""
+
+    pool: int
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchBatch:
+    """Send `rows` Grains of a Call to an idle worker.
+
+    `inputs[i]` are the parts of input i, in row order. `cuts` are row numbers where stored
+    chunks should be cut, as values on both sides are released apart.
+    """
+
+    batch: int
+    call: int
+    worker: int
+    ranges: tuple[EntityRange, ...]
+    generation: int
+    rows: int
+    inputs: tuple[Parts, ...]
+    cuts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParentCompleted:
+    """A parent has reached its outcome; `outputs` are the parts of each output, one row each."""
+
+    microbatch: int
+    row: int
+    outcome: ParentOutcome
+    cause: Failure | None
+    gaps: tuple[Gap, ...]
+    children: int
+    attempts: int
+    outputs: tuple[Parts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseValues:
+    """Nothing will read the `n` stored values from `slot` on any more."""
+
+    slot: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchClosed:
+    """All rows of the microbatch are released; nothing of it is kept."""
+
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopRun:
+    """The Program cannot go on: workers of a stage die before their first start."""
+
+    pool: int
+    stage: str
+    message: str
+
+
+Instruction: TypeAlias = (
+    StartWorker | DispatchBatch | ParentCompleted | ReleaseValues | MicrobatchClosed | StopRun
+)

@@ -1,0 +1,327 @@
+"""From a worker's report to settled Items: fence, preflight, bars, commits, attempts.
+
+The order is the contract's: a report that does not fit the Plan commits nothing; in one report
+bars are applied before commits; an attempt that failed raises the generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
+from rayorch_prefect.model.reports import (
+    AttemptFailed,
+    ContractBreach,
+    OutputReport,
+    RowFailure,
+    RowsReport,
+    Shape,
+)
+from rayorch_prefect.program.plan import Call, Plan
+from rayorch_prefect.scheduler.counts import Counts
+from rayorch_prefect.scheduler.grains import Phase
+from rayorch_prefect.scheduler.items import ListItem, total_slots
+from rayorch_prefect.scheduler.preflight import preflight
+from rayorch_prefect.scheduler.queues import ReadyQueues
+from rayorch_prefect.scheduler.run import Run
+from rayorch_prefect.scheduler.settling import Outlet
+from rayorch_prefect.scheduler.workers import Flight
+
+# (run, Entity, row in the batch)
+LiveRow = tuple[Run, int, int]
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Consecutive rows of a batch that are one range of one microbatch, from `row` on."""
+
+    run: Run
+    first: int
+    end: int
+    row: int
+
+
+class Committer:
+    """Applies what came of a batch to the tables."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        runs: dict[int, Run],
+        queues: ReadyQueues,
+        counts: Counts,
+        outlet: Outlet,
+    ) -> None:
+        self._outlet = outlet
+        self._plan = plan
+        self._runs = runs
+        self._queues = queues
+        self._counts = counts
+
+    # -- entry points -----------------------------------------------------------------------
+
+    def rows(self, flight: Flight, report: RowsReport) -> None:
+        """The stage returned: bars first, then the rest row by row or by slices."""
+        call = self._plan.calls[flight.call]
+        breach = preflight(self._plan, call, flight, report)
+        if breach is not None:
+            self._discard(report)
+            self.breach(flight, breach)
+            return
+        typed = {row: failure for row, failure in report.failures.items() if failure.kind}
+        for row, failure in typed.items():
+            if failure.kind is Kind.GROUP_FAILURE:
+                self._bar(flight, row, failure)
+        for row, failure in sorted(report.failures.items()):
+            self._row_failed(flight, row, failure)
+        for stretch in self._stretches(flight):
+            self._commit(call, flight, report, stretch)
+        self._end(flight)
+
+    def attempt(self, flight: Flight, failed: AttemptFailed, *, charge: bool) -> None:
+        """The whole batch gave nothing: halve it until the culprit stands alone."""
+        live = list(self._live_rows(flight))
+        self._counts.dropped_rows += flight.rows - len(live)
+        for run, entity, _ in live:
+            run.mb.grains.raise_generation(flight.call, entity)
+        if not charge:
+            self._again(flight.call, live)
+        elif flight.rows == 1 and live:
+            self._charge(flight, live[0], failed.type, failed.message, alone=True)
+        else:
+            middle = (len(live) + 1) // 2
+            self._again(flight.call, live[middle:])
+            self._again(flight.call, live[:middle])
+        self._end(flight)
+
+    def breach(self, flight: Flight, breach: ContractBreach) -> None:
+        """A defect of the program: every parent with a Grain in the batch is FAILED."""
+        call = self._plan.calls[flight.call]
+        self._counts.contract_errors += 1
+        message = f"expected {breach.expected}, received {breach.received}"
+        for run, entity, _ in self._rows(flight):
+            failure = self._failure(
+                flight.call, run, entity, RowFailure(Kind.CONTRACT_ERROR, "ContractError", message)
+            )
+            run.mb.contract.setdefault(run.mb.root_of(call.domain, entity), failure)
+            if run.mb.grains.phase[flight.call][entity] == Phase.IN_FLIGHT:
+                self._counts.calls[flight.call].failed += 1
+                run.settle.end_grain(flight.call, entity, Outcome.FAILED, (failure, 0))
+        self._end(flight)
+
+    # -- rows of a batch --------------------------------------------------------------------
+
+    def _stretches(self, flight: Flight) -> Iterator[_Stretch]:
+        row = 0
+        for number, first, end in flight.ranges:
+            run = self._runs.get(number)
+            if run is not None:
+                yield _Stretch(run, first, end, row)
+            row += end - first
+
+    def _rows(self, flight: Flight) -> Iterator[LiveRow]:
+        for stretch in self._stretches(flight):
+            for entity in range(stretch.first, stretch.end):
+                yield stretch.run, entity, stretch.row + entity - stretch.first
+
+    def _is_live(self, flight: Flight, run: Run, entity: int, row: int) -> bool:
+        """The fence: in flight, and of the generation that was sent."""
+        grains = run.mb.grains
+        return grains.phase[flight.call][entity] == Phase.IN_FLIGHT and grains.generation[
+            flight.call
+        ].get(entity, 0) == flight.generations.get(row, 0)
+
+    def _live_rows(self, flight: Flight) -> Iterator[LiveRow]:
+        return (live for live in self._rows(flight) if self._is_live(flight, *live))
+
+    def _at(self, flight: Flight, row: int) -> LiveRow | None:
+        """The live Grain at a row, if it still matters."""
+        for stretch in self._stretches(flight):
+            entity = stretch.first + row - stretch.row
+            if stretch.first <= entity < stretch.end:
+                live = (stretch.run, entity, row)
+                return live if self._is_live(flight, *live) else None
+        return None
+
+    # -- failures ---------------------------------------------------------------------------
+
+    def _bar(self, flight: Flight, row: int, failure: RowFailure) -> None:
+        """GroupFailure: the Grain fails, its uncommitted siblings are suppressed at once."""
+        live = self._at(flight, row)
+        if live is None:
+            return
+        run, entity, _ = live
+        call = self._plan.calls[flight.call]
+        counts = self._counts.calls[flight.call]
+        depth = self._plan.domains[call.domain].depth
+        group = run.mb.group_of(call.domain, entity)
+        cause = (self._failure(flight.call, run, entity, failure), max(0, depth - 1))
+        counts.failed += 1
+        run.settle.end_grain(flight.call, entity, Outcome.FAILED, cause)
+        if not call.domain:
+            return
+        run.mb.grains.barred[flight.call].add(group)
+        phase = run.mb.grains.phase[flight.call]
+        for sibling in range(*run.mb.lineage.members(call.domain, group)):
+            if phase[sibling] != Phase.ENDED:
+                counts.ready -= phase[sibling] == Phase.READY
+                counts.suppressed += 1
+                run.settle.end_grain(flight.call, sibling, Outcome.SUPPRESSED, cause)
+
+    def _row_failed(self, flight: Flight, row: int, failure: RowFailure) -> None:
+        live = self._at(flight, row)
+        if live is None:
+            return
+        run, entity, _ = live
+        if failure.kind is None:
+            run.mb.grains.raise_generation(flight.call, entity)
+            self._charge(flight, live, failure.type, failure.message, alone=False)
+            return
+        depth = self._plan.domains[self._plan.calls[flight.call].domain].depth
+        cause = (self._failure(flight.call, run, entity, failure), depth)
+        self._counts.calls[flight.call].failed += 1
+        run.settle.end_grain(flight.call, entity, Outcome.FAILED, cause)
+
+    def _charge(
+        self, flight: Flight, live: LiveRow, type: str, message: str, *, alone: bool
+    ) -> None:
+        """An attempt that the Grain made as the known row; spent budgets end it."""
+        run, entity, _ = live
+        call = self._plan.calls[flight.call]
+        attempts = run.mb.grains.charge(flight.call, entity)
+        root = run.mb.root_of(call.domain, entity)
+        run.mb.tries[root] = max(run.mb.tries.get(root, 1), attempts)
+        if attempts < self._plan.pools[call.pool].retry_budget:
+            self._again(flight.call, [live], closed=alone)
+            return
+        failure = self._failure(
+            flight.call, run, entity, RowFailure(Kind.ATTEMPTS_EXHAUSTED, type, message), attempts
+        )
+        self._counts.calls[flight.call].failed += 1
+        depth = self._plan.domains[call.domain].depth
+        run.settle.end_grain(flight.call, entity, Outcome.FAILED, (failure, depth))
+
+    def _again(self, call: int, live: list[LiveRow], *, closed: bool = True) -> None:
+        """Grains go back to the head of their queue."""
+        if not live:
+            return
+        self._counts.retries += len(live)
+        self._counts.calls[call].ready += len(live)
+        for run, entity, _ in live:
+            run.mb.grains.move(call, entity, entity + 1, Phase.READY)
+        if closed:
+            self._queues.push_closed(
+                call, [(run.mb.number, entity, entity + 1) for run, entity, _ in live]
+            )
+        else:
+            for run, entity, _ in live:
+                self._queues.push_head(call, run.mb.number, entity)
+
+    def _failure(
+        self, call: int, run: Run, entity: int, failure: RowFailure, attempts: int = 1
+    ) -> Failure:
+        assert failure.kind is not None
+        domain = self._plan.calls[call].domain
+        return Failure(
+            failure.kind,
+            failure.type,
+            failure.message,
+            self._plan.calls[call].stage,
+            self._plan.domains[domain].name,
+            run.mb.path(domain, entity),
+            attempts,
+        )
+
+    # -- commits ----------------------------------------------------------------------------
+
+    def _commit(self, call: Call, flight: Flight, report: RowsReport, at: _Stretch) -> None:
+        """Commit the live rows of a stretch; values of the others are let go."""
+        grains = at.run.mb.grains
+        whole = (
+            not report.failures
+            and not flight.generations
+            and not grains.generation[call.id]
+            and grains.all_in(call.id, Phase.IN_FLIGHT, at.first, at.end)
+        )
+        if whole:
+            self._commit_range(call, report, at.run, at.first, at.end, at.row)
+            return
+        first = None
+        for entity in range(at.first, at.end + 1):
+            row = at.row + entity - at.first
+            good = (
+                entity < at.end
+                and row not in report.failures
+                and self._is_live(flight, at.run, entity, row)
+            )
+            if good and first is None:
+                first = entity
+            elif not good and first is not None:
+                self._commit_range(call, report, at.run, first, entity, at.row + first - at.first)
+                first = None
+            if not good and entity < at.end:
+                self._drop_row(report, row)
+
+    def _drop_row(self, report: RowsReport, row: int) -> None:
+        self._counts.dropped_rows += row not in report.failures
+        for output in report.outputs:
+            self._outlet.release([_slots_of(output, row)])
+
+    def _commit_range(
+        self, call: Call, report: RowsReport, run: Run, first: int, end: int, row: int
+    ) -> None:
+        run.mb.grains.move(call.id, first, end, Phase.ENDED)
+        self._counts.calls[call.id].grains += end - first
+        for port, output in zip(call.outputs, report.outputs, strict=True):
+            store_rows(run, port, output, first, end, row)
+        for port in call.outputs:
+            run.settle.present(port, first, end)
+
+    # -- ends -------------------------------------------------------------------------------
+
+    def _discard(self, report: RowsReport) -> None:
+        """Let go of every stored value of a report that commits nothing."""
+        self._outlet.release([(output.first_slot, output.slots) for output in report.outputs])
+
+    def _end(self, flight: Flight) -> None:
+        self._counts.calls[flight.call].in_flight -= flight.rows
+        for number in dict.fromkeys(number for number, _, _ in flight.ranges):
+            run = self._runs.get(number)
+            if run is not None:
+                run.settle.run()
+
+
+def store_rows(run: Run, port: int, output: OutputReport, first: int, end: int, row: int) -> None:
+    """Write down where the values of Entities first..end-1 (rows from `row` on) lie."""
+    items = run.mb.items
+    if output.shapes is not None:
+        _store_lists(run, port, output, first, end, row)
+        return
+    for group, start, stop in run.mb.groups(run.mb.wiring.domain_of[port], first, end):
+        items.place(port, group, start, stop, output.first_slot + row + start - first)
+    if port in items.mask and output.mask is not None:
+        items.mask[port][first:end] = output.mask[row : row + end - first]
+
+
+def _store_lists(run: Run, port: int, output: OutputReport, first: int, end: int, row: int) -> None:
+    assert output.shapes is not None
+    lists = run.mb.items.lists[port]
+    used = _slots_before(output.shapes, row)
+    for entity in range(first, end):
+        shape = output.shapes[row + entity - first]
+        n = total_slots(shape)
+        mask = None if output.mask is None else output.mask[used : used + n]
+        lists[entity] = ListItem.of(shape, output.first_slot + used, mask)
+        used += n
+
+
+def _slots_before(shapes: tuple[Shape, ...], row: int) -> int:
+    return sum(total_slots(shape) for shape in shapes[:row])
+
+
+def _slots_of(output: OutputReport, row: int) -> tuple[int, int]:
+    """(slot, n) of one row's values."""
+    if output.shapes is None:
+        return output.first_slot + row, 1
+    return output.first_slot + _slots_before(output.shapes, row), total_slots(output.shapes[row])

@@ -1,0 +1,274 @@
+"""The scheduler: events in, instructions out.
+
+`handle(event)` is the only writer of run state. It holds no clock, thread or I/O, so a run is
+replayed by its events. An event that is impossible raises `IllegalEvent` before anything has
+changed; one that merely comes too late is dropped and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rayorch_prefect.errors import IllegalEvent
+from rayorch_prefect.model.events import (
+    BatchReported,
+    EntityRange,
+    Event,
+    Instruction,
+    MicrobatchAbandoned,
+    MicrobatchClosed,
+    ReleaseValues,
+    RowsReleased,
+    SourceAdmitted,
+    StartWorker,
+    StopRun,
+    WorkerLost,
+    WorkerReady,
+)
+from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
+from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, Report, RowsReport
+from rayorch_prefect.program.plan import Plan
+from rayorch_prefect.scheduler.commit import Committer, store_rows
+from rayorch_prefect.scheduler.counts import Counts
+from rayorch_prefect.scheduler.dispatch import Dispatcher
+from rayorch_prefect.scheduler.grains import Phase
+from rayorch_prefect.scheduler.microbatch import Microbatch
+from rayorch_prefect.scheduler.parents import completed_parent
+from rayorch_prefect.scheduler.queues import ReadyQueues
+from rayorch_prefect.scheduler.run import Run
+from rayorch_prefect.scheduler.settling import FixedPoint
+from rayorch_prefect.scheduler.story import Story
+from rayorch_prefect.scheduler.wiring import Wiring
+from rayorch_prefect.scheduler.workers import Flight, Workers
+
+
+class Scheduler:
+    """State of all active microbatches of one Plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.wiring = Wiring(plan)
+        self.runs: dict[int, Run] = {}
+        self.counts = Counts(len(plan.calls))
+        self.workers = Workers(plan)
+        self.queues = ReadyQueues(len(plan.calls), self._first_ready)
+        self.stopped: StopRun | None = None
+        self._story = Story()
+        self._last_microbatch = -1
+        self._committer = Committer(plan, self.runs, self.queues, self.counts, self)
+        self._dispatcher = Dispatcher(plan, self.runs, self.queues, self.workers, self.counts)
+        self._out: list[Instruction] = []
+
+    # -- the way in --------------------------------------------------------------------------
+
+    def start(self) -> list[Instruction]:
+        """Ask for every pool's workers; to be called once, before any event."""
+        for pool in self.plan.pools:
+            for _ in range(pool.replicas):
+                self._start_worker(pool.id)
+        return self._flush()
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Apply one event and say what to do next.
+
+        Raises IllegalEvent, with the story of what it is about, if the event cannot be.
+        """
+        if self.stopped is not None:
+            return []
+        match event:
+            case SourceAdmitted():
+                self._admit(event)
+            case WorkerReady():
+                self._worker_ready(event)
+            case WorkerLost():
+                self._worker_lost(event)
+            case BatchReported():
+                self._batch_reported(event)
+            case RowsReleased():
+                self._release_rows(event)
+            case MicrobatchAbandoned():
+                self._abandon(event)
+        for sent in self._dispatcher.dispatch():
+            self._story.dispatched(sent.batch, sent.call, sent.worker, sent.ranges)
+            self._out.append(sent)
+        return self._flush()
+
+    def story(self, microbatch: int, call: int, entity: int) -> str:
+        """A Grain's life in words."""
+        run = self.runs.get(microbatch)
+        name = self.plan.calls[call].stage
+        if run is None:
+            return f"{name}: microbatch {microbatch} is not active"
+        domain = self.plan.calls[call].domain
+        phase = Phase(run.mb.grains.phase[call][entity]).name
+        outcome = Outcome(run.mb.items.outcome[self.plan.calls[call].outputs[0]][entity]).name
+        generation = run.mb.grains.generation[call].get(entity, 0)
+        where = "/".join(map(str, (run.mb.root_of(domain, entity), *run.mb.path(domain, entity))))
+        lines = [f"{name} at {where} of microbatch {microbatch}: {phase}, {outcome}"]
+        lines.append(f"generation {generation}")
+        return "; ".join(lines + self._story.of_grain(microbatch, call, entity))
+
+    def _flush(self) -> list[Instruction]:
+        out, self._out = self._out, []
+        return out
+
+    # -- microbatches --------------------------------------------------------------------------
+
+    def _admit(self, event: SourceAdmitted) -> None:
+        if event.microbatch <= self._last_microbatch:
+            raise IllegalEvent(f"microbatch number {event.microbatch} was used before")
+        if event.rows < 1:
+            raise IllegalEvent("a microbatch has at least one row")
+        self._last_microbatch = event.microbatch
+        mb = Microbatch(self.wiring, event.microbatch, event.rows)
+        run = Run(mb, FixedPoint(self.wiring, mb, self))
+        self.runs[event.microbatch] = run
+        invalid = dict(event.invalid)
+        first = 0
+        for row in (*sorted(invalid), event.rows):
+            if first < row:
+                store_rows(run, 0, event.source, first, row, first)
+                run.settle.present(0, first, row)
+            if row < event.rows:
+                self._refuse_row(run, row, invalid[row])
+            first = row + 1
+        run.settle.run()
+
+    def _refuse_row(self, run: Run, row: int, received: str) -> None:
+        root = self.plan.domains[0].name
+        message = f"expected a source row that fits the Program, received {received}"
+        failure = Failure(Kind.CONTRACT_ERROR, "ContractError", message, root, root)
+        run.mb.contract[row] = failure
+        run.settle.settle_one(0, row, Outcome.FAILED, (failure, 0))
+
+    def _release_rows(self, event: RowsReleased) -> None:
+        run = self.runs.get(event.microbatch)
+        if run is None:
+            if event.microbatch > self._last_microbatch:
+                raise IllegalEvent(f"microbatch {event.microbatch} was never admitted")
+            return
+        mb = run.mb
+        for row in event.rows:
+            if not 0 <= row < mb.rows or not mb.completed[row]:
+                raise IllegalEvent(f"parent {row} of microbatch {mb.number} has not ended")
+        for row in dict.fromkeys(event.rows):
+            if not mb.released[row]:
+                mb.released[row] = 1
+                mb.unreleased -= 1
+                run.settle.present(self.wiring.handed, row, row + 1)
+        run.settle.run()
+        if not mb.unreleased:
+            self._forget(run)
+            self._out.append(MicrobatchClosed(mb.number))
+
+    def _abandon(self, event: MicrobatchAbandoned) -> None:
+        run = self.runs.get(event.microbatch)
+        if run is not None:
+            self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        self.release(run.mb.items.take_all())
+        self._dispatcher.uncount(run)
+        del self.runs[run.mb.number]
+        self.queues.forget(run.mb.number)
+
+    # -- workers -------------------------------------------------------------------------------
+
+    def _start_worker(self, pool: int) -> None:
+        self.workers.starting[pool] += 1
+        self._out.append(StartWorker(pool))
+
+    def _worker_ready(self, event: WorkerReady) -> None:
+        known = event.worker in self.workers.pool_of or event.worker in self.workers.gone
+        if known or not self._awaited(event.pool):
+            raise IllegalEvent(f"worker {event.worker} of pool {event.pool} was not asked for")
+        self.workers.ready(event.worker, event.pool)
+
+    def _awaited(self, pool: int) -> bool:
+        return 0 <= pool < len(self.plan.pools) and self.workers.starting[pool] > 0
+
+    def _worker_lost(self, event: WorkerLost) -> None:
+        if event.worker in self.workers.gone:
+            self.counts.stale_reports += 1
+            return
+        if self.workers.pool_of.get(event.worker) != event.pool and not self._awaited(event.pool):
+            raise IllegalEvent(f"worker {event.worker} of pool {event.pool} is not known")
+        self.counts.workers_lost += 1
+        flight = self.workers.lose(event.worker, event.pool)
+        if flight is not None:
+            self._story.ended(flight.batch, f"worker lost ({event.type})")
+            failed = AttemptFailed(event.type, event.message)
+            self._committer.attempt(flight, failed, charge=event.charge)
+        if self.workers.never_starts(event.pool):
+            stage = self.plan.pools[event.pool].stage
+            self.stopped = StopRun(event.pool, stage, event.message)
+            self._out.append(self.stopped)
+        else:
+            self._start_worker(event.pool)
+
+    # -- batches -------------------------------------------------------------------------------
+
+    def _batch_reported(self, event: BatchReported) -> None:
+        flight = self.workers.flights.get(event.batch)
+        if flight is None:
+            if not self._dispatcher.was_sent(event.batch):
+                raise IllegalEvent(f"batch {event.batch} was never sent")
+            self.counts.stale_reports += 1
+            self._let_go(event.report)
+            return
+        if flight.worker != event.worker:
+            told = self._story.of_batch(event.batch)
+            raise IllegalEvent(f"worker {event.worker} reports what it was not sent: {told}")
+        self.workers.land(event.batch)
+        self._story.ended(event.batch, _in_words(event.report))
+        self._apply(flight, event.report)
+
+    def _apply(self, flight: Flight, report: Report) -> None:
+        match report:
+            case RowsReport():
+                self._committer.rows(flight, report)
+            case AttemptFailed():
+                self._committer.attempt(flight, report, charge=True)
+            case ContractBreach():
+                self._committer.breach(flight, report)
+
+    def _let_go(self, report: Report) -> None:
+        if isinstance(report, RowsReport):
+            self.release((output.first_slot, output.slots) for output in report.outputs)
+
+    # -- what the fixed point tells --------------------------------------------------------------
+
+    def grains_ready(self, call: int, microbatch: int, first: int, end: int) -> None:
+        """See `Outlet`."""
+        self.counts.calls[call].ready += end - first
+        self.queues.push(call, microbatch, first, end)
+
+    def grains_suppressed(self, call: int, n: int) -> None:
+        """See `Outlet`."""
+        self.counts.calls[call].suppressed += n
+
+    def release(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """See `Outlet`."""
+        for slot, n in ranges:
+            if n:
+                self._out.append(ReleaseValues(slot, n))
+
+    def parent_ended(self, microbatch: Microbatch, row: int) -> None:
+        """See `Outlet`."""
+        self._out.append(completed_parent(self.wiring, microbatch, row))
+
+    def _first_ready(self, call: int, known: EntityRange, limit: int) -> EntityRange | None:
+        run = self.runs.get(known[0])
+        found = run.mb.ready_run(call, known[1], known[2], limit) if run is not None else None
+        return None if found is None else (known[0], *found)
+
+
+def _in_words(report: Report) -> str:
+    match report:
+        case RowsReport():
+            failed = f", {len(report.failures)} failed" if report.failures else ""
+            return f"reported {report.rows} rows{failed}"
+        case AttemptFailed():
+            return f"attempt failed ({report.type})"
+        case ContractBreach():
+            return f"broke the contract: expected {report.expected}, received {report.received}"

@@ -1,0 +1,34 @@
+"""What the scheduler has counted; read by metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class CallCounts:
+    """Of one Call, over all microbatches. `rows` were sent in `batches`; `grains` committed."""
+
+    grains: int = 0
+    batches: int = 0
+    rows: int = 0
+    failed: int = 0
+    suppressed: int = 0
+    ready: int = 0
+    in_flight: int = 0
+
+
+class Counts:
+    """Owner of the counters.
+
+    `retries` counts Grains tried again, `stale_reports` whole reports that came too late,
+    `dropped_rows` rows that were computed for a barred Grain or one that no longer matters.
+    """
+
+    def __init__(self, calls: int) -> None:
+        self.calls = [CallCounts() for _ in range(calls)]
+        self.retries = 0
+        self.stale_reports = 0
+        self.dropped_rows = 0
+        self.workers_lost = 0
+        self.contract_errors = 0

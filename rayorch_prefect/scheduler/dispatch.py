@@ -1,0 +1,114 @@
+"""Which Grains go to which idle worker next.
+
+`fifo`: up to B Grains from the head of a Call's queue, parents mixed. Where several Calls share
+a pool the one nearest to the output goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rayorch_prefect.model.events import DispatchBatch, EntityRange
+from rayorch_prefect.model.parts import Part, Parts, extend
+from rayorch_prefect.program.plan import Call, Plan
+from rayorch_prefect.scheduler.counts import Counts
+from rayorch_prefect.scheduler.grains import Phase
+from rayorch_prefect.scheduler.queues import ReadyQueues
+from rayorch_prefect.scheduler.run import Run
+from rayorch_prefect.scheduler.values import Values
+from rayorch_prefect.scheduler.workers import Flight, Workers
+
+
+class Dispatcher:
+    """Forms batches for idle workers."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        runs: dict[int, Run],
+        queues: ReadyQueues,
+        workers: Workers,
+        counts: Counts,
+    ) -> None:
+        self._plan = plan
+        self._runs = runs
+        self._queues = queues
+        self._workers = workers
+        self._counts = counts
+        self._next_batch = 0
+        self._calls_of = [
+            [call for call in reversed(plan.calls) if call.pool == pool.id] for pool in plan.pools
+        ]
+
+    def was_sent(self, batch: int) -> bool:
+        """Whether a batch of this number has ever been sent."""
+        return 0 <= batch < self._next_batch
+
+    def dispatch(self) -> Iterator[DispatchBatch]:
+        """Batches until no idle worker has ready work."""
+        for pool in self._plan.pools:
+            for call in self._calls_of[pool.id]:
+                while self._workers.idle[pool.id]:
+                    ranges = self._queues.reserve(call.id, pool.batch_size)
+                    if not ranges:
+                        break
+                    yield self._send(call, tuple(ranges), self._workers.idle[pool.id][0])
+
+    def _send(self, call: Call, ranges: tuple[EntityRange, ...], worker: int) -> DispatchBatch:
+        batch = self._next_batch
+        self._next_batch += 1
+        rows = sum(end - first for _, first, end in ranges)
+        for number, first, end in ranges:
+            self._runs[number].mb.grains.move(call.id, first, end, Phase.IN_FLIGHT)
+        generations = dict(self._generations(call, ranges))
+        self._workers.take_off(Flight(batch, call.id, worker, rows, ranges, generations))
+        counts = self._counts.calls[call.id]
+        counts.batches += 1
+        counts.rows += rows
+        counts.ready -= rows
+        counts.in_flight += rows
+        return DispatchBatch(
+            batch=batch,
+            call=call.id,
+            worker=worker,
+            ranges=ranges,
+            generation=max(generations.values(), default=0),
+            rows=rows,
+            inputs=tuple(self._parts(port, ranges) for port in call.inputs),
+            cuts=tuple(self._cuts(call, ranges)),
+        )
+
+    def _generations(
+        self, call: Call, ranges: tuple[EntityRange, ...]
+    ) -> Iterator[tuple[int, int]]:
+        """(row, generation) of the Grains that were tried before."""
+        row = 0
+        for number, first, end in ranges:
+            known = self._runs[number].mb.grains.generation[call.id]
+            if known:
+                for entity in range(first, end):
+                    if entity in known:
+                        yield row + entity - first, known[entity]
+            row += end - first
+
+    def _parts(self, port: int, ranges: tuple[EntityRange, ...]) -> Parts:
+        found: list[Part] = []
+        for number, first, end in ranges:
+            extend(found, Values(self._runs[number].mb).parts(port, first, end))
+        return tuple(found)
+
+    def _cuts(self, call: Call, ranges: tuple[EntityRange, ...]) -> Iterator[int]:
+        """Rows where another group begins."""
+        row = 0
+        for number, first, end in ranges:
+            for _, start, _ in self._runs[number].mb.groups(call.domain, first, end):
+                cut = row + start - first
+                if cut:
+                    yield cut
+            row += end - first
+
+    def uncount(self, run: Run) -> None:
+        """Take a microbatch that ends early out of the counts of ready Grains."""
+        for call in self._plan.calls:
+            phase = run.mb.grains.phase[call.id]
+            self._counts.calls[call.id].ready -= phase.count(Phase.READY)

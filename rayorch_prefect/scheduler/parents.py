@@ -1,0 +1,99 @@
+"""A parent's outcome, once all its outputs are terminal."""
+
+from __future__ import annotations
+
+from rayorch_prefect.model.events import ParentCompleted
+from rayorch_prefect.model.outcomes import Failure, Gap, Outcome, ParentOutcome
+from rayorch_prefect.model.parts import Parts
+from rayorch_prefect.scheduler.microbatch import Microbatch
+from rayorch_prefect.scheduler.values import Values
+from rayorch_prefect.scheduler.wiring import Wiring
+
+
+def completed_parent(wiring: Wiring, mb: Microbatch, row: int) -> ParentCompleted:
+    """What the owner of the microbatch is told of one parent."""
+    outcome, cause = _judge(wiring, mb, row)
+    values = Values(mb)
+    done = outcome is ParentOutcome.COMPLETED
+    ports = wiring.plan.output_ports
+    return ParentCompleted(
+        microbatch=mb.number,
+        row=row,
+        outcome=outcome,
+        cause=cause,
+        gaps=_gaps(wiring, mb, values, row) if done else (),
+        children=_descendants(wiring, mb, 0, row),
+        attempts=mb.tries.get(row, 1),
+        outputs=tuple(_output(wiring, mb, values, port, row) for port in ports) if done else (),
+    )
+
+
+def _judge(wiring: Wiring, mb: Microbatch, row: int) -> tuple[ParentOutcome, Failure | None]:
+    if row in mb.contract:
+        return ParentOutcome.FAILED, mb.contract[row]
+    _, cause = mb.judge(tuple(wiring.output_at_root), row)
+    if cause is not None:
+        return ParentOutcome.FAILED, cause[0]
+    on_root = [port for port in wiring.plan.output_ports if not wiring.domain_of[port]]
+    if on_root and all(mb.items.outcome[port][row] == Outcome.DROPPED for port in on_root):
+        return ParentOutcome.DROPPED, None
+    return ParentOutcome.COMPLETED, None
+
+
+def _output(wiring: Wiring, mb: Microbatch, values: Values, port: int, row: int) -> Parts:
+    """One row, or none where an output on the root is DROPPED beside others that are not."""
+    if not wiring.domain_of[port] and mb.items.outcome[port][row] != Outcome.PRESENT:
+        return ()
+    return tuple(values.output_parts(port, row))
+
+
+def _gaps(wiring: Wiring, mb: Microbatch, values: Values, row: int) -> tuple[Gap, ...]:
+    found: set[tuple[int, int]] = set()
+    for port in wiring.plan.output_ports:
+        for entity in _under(wiring, mb, wiring.domain_of[port], row):
+            values.gaps(port, entity, found)
+    gaps = [
+        Gap(
+            wiring.plan.domains[domain].name,
+            mb.path(domain, entity),
+            _cause(wiring, mb, domain, entity),
+        )
+        for domain, entity in sorted(found)
+    ]
+    return tuple(gaps)
+
+
+def _cause(wiring: Wiring, mb: Microbatch, domain: int, entity: int) -> Failure:
+    """Why a member was left out: the cause at a reduce that left it out."""
+    for number in wiring.joins_from[domain]:
+        join = wiring.joins[number]
+        parent = mb.lineage.parent[domain][entity]
+        if mb.lineage.ordinal(domain, entity) in mb.items.gaps.get((number, parent), ()):
+            _, cause = mb.judge(join.sources, entity)
+            assert cause is not None
+            return cause[0]
+    raise AssertionError("a gap without a reduce")
+
+
+def _under(wiring: Wiring, mb: Microbatch, domain: int, row: int) -> list[int]:
+    """Entities of a Domain under a parent."""
+    if not domain:
+        return [row]
+    above = wiring.parent_domain[domain]
+    assert above is not None
+    return [
+        member
+        for entity in _under(wiring, mb, above, row)
+        for member in range(*mb.lineage.members(domain, entity))
+    ]
+
+
+def _descendants(wiring: Wiring, mb: Microbatch, domain: int, entity: int) -> int:
+    """How many Entities there are below one."""
+    total = 0
+    for child in wiring.children_of[domain]:
+        first, end = mb.lineage.members(child, entity)
+        total += end - first
+        if wiring.children_of[child]:
+            total += sum(_descendants(wiring, mb, child, member) for member in range(first, end))
+    return total

@@ -1,0 +1,73 @@
+"""Does a report fit the Plan? Checked before anything of it counts."""
+
+from __future__ import annotations
+
+from rayorch_prefect.model.reports import ContractBreach, OutputReport, RowsReport, Shape
+from rayorch_prefect.program.plan import Call, Plan
+from rayorch_prefect.scheduler.items import total_slots
+from rayorch_prefect.scheduler.workers import Flight
+
+
+def preflight(plan: Plan, call: Call, flight: Flight, report: RowsReport) -> ContractBreach | None:
+    """What does not fit, or None."""
+    if report.rows != flight.rows:
+        return ContractBreach(f"{flight.rows} results", f"{report.rows}")
+    if len(report.outputs) != len(call.outputs):
+        return ContractBreach(f"{len(call.outputs)} outputs", f"{len(report.outputs)}")
+    if any(not 0 <= row < flight.rows for row in report.failures):
+        return ContractBreach(f"failures of rows 0..{flight.rows - 1}", "another row")
+    for index, output in enumerate(report.outputs):
+        breach = _output(index, call.list_depths[index], call.masks[index], flight.rows, output)
+        if breach is not None:
+            return breach
+    return _aligned(plan, call, report)
+
+
+def _output(
+    index: int, depth: int, is_mask: bool, rows: int, output: OutputReport
+) -> ContractBreach | None:
+    if depth == 0:
+        if output.shapes is not None or output.slots != rows:
+            return ContractBreach(f"{rows} values in output {index}", f"{output.slots}")
+    else:
+        shapes = output.shapes
+        if shapes is None or len(shapes) != rows or not all(_fits(one, depth) for one in shapes):
+            return ContractBreach(f"{rows} lists of children in output {index}", "another shape")
+        if sum(map(total_slots, shapes)) != output.slots:
+            return ContractBreach("as many stored children as were counted", f"{output.slots}")
+    if is_mask and (output.mask is None or len(output.mask) != output.slots):
+        return ContractBreach(f"boolean values in output {index}", "something else")
+    return None
+
+
+def _fits(shape: Shape, depth: int) -> bool:
+    if depth == 1:
+        return isinstance(shape, int) and shape >= 0
+    return not isinstance(shape, int) and all(_fits(element, depth - 1) for element in shape)
+
+
+def _aligned(plan: Plan, call: Call, report: RowsReport) -> ContractBreach | None:
+    """Outputs that share a child Domain have lists of equal lengths in every row."""
+    for domain in plan.domains:
+        sources = [_source(plan, expand) for expand in domain.expands]
+        mine = [call.outputs.index(port) for port in sources if port in call.outputs]
+        if len(mine) < 2:
+            continue
+        for row in range(report.rows):
+            lengths = [_length(report.outputs[index], row) for index in mine]
+            if row not in report.failures and len(set(lengths)) > 1:
+                return ContractBreach(
+                    f"lists of equal lengths for Domain {domain.name} in row {row}",
+                    " and ".join(map(str, lengths)),
+                )
+    return None
+
+
+def _source(plan: Plan, port: int) -> int:
+    op = plan.ports[port].op
+    return getattr(op, "source", -1)
+
+
+def _length(output: OutputReport, row: int) -> int:
+    shape = output.shapes[row] if output.shapes is not None else 0
+    return shape if isinstance(shape, int) else len(shape)

@@ -1,0 +1,321 @@
+"""The fixed point: what settles because something else has.
+
+Work is a queue of settled ranges (Port, first, end). Each sets off the reactions that the wiring
+names; these settle further Items until nothing follows any more. A range whose Items are all
+PRESENT is handled by slices; Entities are looked at one by one only where something is not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from rayorch_prefect.model.outcomes import TOO_MANY_GAPS, Outcome
+from rayorch_prefect.program.plan import CoalesceOp, FilterOp, OnFailure
+from rayorch_prefect.scheduler.grains import Phase
+from rayorch_prefect.scheduler.items import Cause
+from rayorch_prefect.scheduler.microbatch import Microbatch
+from rayorch_prefect.scheduler.values import Values
+from rayorch_prefect.scheduler.wiring import Join, Reaction, Release, Wiring
+
+
+class Outlet(Protocol):
+    """Where the fixed point tells what follows outside of one microbatch's tables."""
+
+    def grains_ready(self, call: int, microbatch: int, first: int, end: int) -> None:
+        """Grains have become READY."""
+
+    def grains_suppressed(self, call: int, n: int) -> None:
+        """Grains have ended without a try."""
+
+    def release(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Stored values have had their last reader."""
+
+    def parent_ended(self, microbatch: Microbatch, row: int) -> None:
+        """All outputs of a parent are terminal."""
+
+
+class FixedPoint:
+    """Settles Items of one microbatch; the only writer of its outcomes and member sets."""
+
+    def __init__(self, wiring: Wiring, microbatch: Microbatch, outlet: Outlet) -> None:
+        self._wiring = wiring
+        self._mb = microbatch
+        self._items = microbatch.items
+        self._outlet = outlet
+        self._values = Values(microbatch)
+        self._work: deque[tuple[int, int, int]] = deque()
+        self._react = {
+            Reaction.CALL: self._on_call_input,
+            Reaction.FILTER: self._on_filter_input,
+            Reaction.COALESCE: self._on_coalesce_input,
+            Reaction.BROADCAST: self._on_broadcast_source,
+            Reaction.EXPAND: self._on_expand_source,
+            Reaction.REDUCE: self._on_member,
+            Reaction.OUTPUT: self._on_output,
+            Reaction.RELEASE: self._on_read,
+        }
+
+    # -- settling ------------------------------------------------------------------------------
+
+    def present(self, port: int, first: int, end: int) -> None:
+        """A range of pending Items becomes PRESENT."""
+        if first < end:
+            self._items.settle(port, first, end, Outcome.PRESENT)
+            self._work.append((port, first, end))
+
+    def settle_one(self, port: int, entity: int, outcome: Outcome, cause: Cause | None) -> None:
+        """One pending Item becomes terminal."""
+        self._items.outcome[port][entity] = outcome
+        if cause is not None:
+            self._items.cause[port][entity] = cause
+        work = self._work
+        if work and work[-1][0] == port and work[-1][2] == entity:
+            work[-1] = (port, work[-1][1], entity + 1)
+        else:
+            work.append((port, entity, entity + 1))
+
+    def end_grain(self, call: int, entity: int, outcome: Outcome, cause: Cause | None) -> None:
+        """A Grain ends without a value: all its outputs settle alike."""
+        self._mb.grains.phase[call][entity] = Phase.ENDED
+        for port in self._wiring.plan.calls[call].outputs:
+            self.settle_one(port, entity, outcome, cause)
+
+    def run(self) -> None:
+        """React until nothing follows."""
+        work, react, reactions = self._work, self._react, self._wiring.reactions
+        while work:
+            port, first, end = work.popleft()
+            for reaction, number in reactions[port]:
+                react[reaction](number, port, first, end)
+
+    # -- reactions -----------------------------------------------------------------------------
+
+    def _on_call_input(self, number: int, port: int, first: int, end: int) -> None:
+        call = self._wiring.plan.calls[number]
+        grains = self._mb.grains
+        if grains.all_in(number, Phase.WAITING, first, end) and all(
+            self._items.all_present(source, first, end) for source in call.inputs
+        ):
+            self._make_ready(number, first, end)
+            return
+        phase = grains.phase[number]
+        for entity in range(first, end):
+            if phase[entity] != Phase.WAITING:
+                continue
+            outcome, cause = self._mb.judge(call.inputs, entity)
+            if outcome == Outcome.PRESENT:
+                self._make_ready(number, entity, entity + 1)
+            elif outcome != Outcome.PENDING:
+                self.end_grain(number, entity, outcome, cause)
+                self._outlet.grains_suppressed(number, int(outcome == Outcome.SUPPRESSED))
+
+    def _make_ready(self, call: int, first: int, end: int) -> None:
+        self._mb.grains.move(call, first, end, Phase.READY)
+        self._outlet.grains_ready(call, self._mb.number, first, end)
+
+    def _on_filter_input(self, number: int, port: int, first: int, end: int) -> None:
+        op = self._wiring.plan.ports[number].op
+        assert isinstance(op, FilterOp)
+        outcomes = self._items.outcome[number]
+        for entity in range(first, end):
+            if outcomes[entity] != Outcome.PENDING:
+                continue
+            outcome, cause = self._mb.judge((op.source, op.mask), entity)
+            if outcome == Outcome.PRESENT and not self._values.mask(op.mask, entity):
+                outcome = Outcome.DROPPED
+            if outcome != Outcome.PENDING:
+                self.settle_one(number, entity, outcome, cause)
+
+    def _on_coalesce_input(self, number: int, port: int, first: int, end: int) -> None:
+        op = self._wiring.plan.ports[number].op
+        assert isinstance(op, CoalesceOp)
+        outcomes = self._items.outcome[number]
+        for entity in range(first, end):
+            if outcomes[entity] != Outcome.PENDING:
+                continue
+            found = [self._items.outcome[source][entity] for source in op.sources]
+            if Outcome.PENDING in found:
+                continue
+            if Outcome.PRESENT in found:
+                self.settle_one(number, entity, Outcome.PRESENT, None)
+            else:
+                outcome, cause = self._mb.judge(op.sources, entity)
+                self.settle_one(number, entity, outcome, cause)
+
+    def _on_broadcast_source(self, number: int, port: int, first: int, end: int) -> None:
+        domain = self._wiring.domain_of[number]
+        for parent in range(first, end):
+            self._broadcast_to(number, port, parent, *self._mb.lineage.members(domain, parent))
+
+    def _broadcast_to(self, number: int, source: int, parent: int, first: int, end: int) -> None:
+        # The source's own reaction may still be queued when its new members have seen it.
+        if first == end or self._items.outcome[number][first] != Outcome.PENDING:
+            return
+        outcome = self._items.outcome[source][parent]
+        if outcome == Outcome.PRESENT:
+            self.present(number, first, end)
+        elif outcome != Outcome.PENDING:
+            verdict, cause = self._mb.judge((source,), parent)
+            for entity in range(first, end):
+                self.settle_one(number, entity, verdict, cause)
+
+    def _on_expand_source(self, domain: int, port: int, first: int, end: int) -> None:
+        expands = self._wiring.plan.domains[domain].expands
+        sources = tuple(self._wiring.expand_source(expand) for expand in expands)
+        opened: list[tuple[int, int, int]] = []
+        for parent in range(first, end):
+            if not self._mb.lineage.is_open(domain, parent):
+                continue
+            outcome, cause = self._mb.judge(sources, parent)
+            if outcome == Outcome.PRESENT:
+                n = self._values.length(sources[0], parent)
+                start = self._open_members(domain, parent, n)
+                opened.append((parent, start, start + n))
+            elif outcome != Outcome.PENDING:
+                self._no_members(domain, parent, outcome, cause)
+        self._settle_new_members(domain, opened)
+
+    def _open_members(self, domain: int, parent: int, n: int) -> int:
+        start = self._mb.lineage.admit(domain, parent, n)
+        self._mb.grow(domain, n)
+        for number in self._wiring.joins_from[domain]:
+            self._mb.pending[number][parent] = n * len(self._wiring.joins[number].sources)
+        return start
+
+    def _settle_new_members(self, domain: int, opened: list[tuple[int, int, int]]) -> None:
+        """New Entities see their elements and what was broadcast before they were there."""
+        if not opened:
+            return
+        for expand in self._wiring.plan.domains[domain].expands:
+            self.present(expand, opened[0][1], opened[-1][2])
+        for source, port in self._wiring.broadcasts_into[domain]:
+            for parent, first, end in opened:
+                self._broadcast_to(port, source, parent, first, end)
+        for parent, first, end in opened:
+            if first == end:
+                for number in self._wiring.joins_from[domain]:
+                    self._fire(self._wiring.joins[number], parent)
+
+    def _no_members(self, domain: int, parent: int, outcome: Outcome, cause: Cause | None) -> None:
+        """Settling rule 6: no children, and the matching reduces follow the source."""
+        self._open_members(domain, parent, 0)
+        for number in self._wiring.joins_from[domain]:
+            join = self._wiring.joins[number]
+            for result in join.results:
+                if join.on_failure is None:
+                    self.settle_one(result, parent, Outcome.PRESENT, None)
+                else:
+                    self.settle_one(result, parent, outcome, cause)
+
+    def _on_member(self, number: int, port: int, first: int, end: int) -> None:
+        join = self._wiring.joins[number]
+        pending = self._mb.pending[number]
+        for parent, start, stop in self._mb.groups(join.child, first, end):
+            pending[parent] -= stop - start
+            if not pending[parent]:
+                self._fire(join, parent)
+
+    def _fire(self, join: Join, parent: int) -> None:
+        """Settling rule 3: all members are terminal."""
+        first, end = self._mb.lineage.members(join.child, parent)
+        outcome, cause = Outcome.PRESENT, None
+        if join.on_failure is not None and not all(
+            self._items.all_present(source, first, end) for source in join.sources
+        ):
+            outcome, cause = self._reduce_failed(join, parent, first, end)
+        for result in join.results:
+            self.settle_one(result, parent, outcome, cause)
+
+    def _reduce_failed(
+        self, join: Join, parent: int, first: int, end: int
+    ) -> tuple[Outcome, Cause | None]:
+        """Settling rules 3 to 5 where some member is not PRESENT."""
+        failed = [
+            entity for entity in range(first, end) if self._values.member_failed(join, entity)
+        ]
+        if not failed:
+            return Outcome.PRESENT, None
+        depth = self._wiring.depth[join.domain]
+        causes = [self._member_cause(join, entity) for entity in failed]
+        failure, scope = causes[0]
+        as_fail = Outcome.SUPPRESSED, (failure, min(depth, scope))
+        if join.on_failure is OnFailure.FAIL or any(scope <= depth for _, scope in causes):
+            return as_fail
+        if join.on_failure is OnFailure.KEEP:
+            return Outcome.PRESENT, None
+        left = len(self._values.members(join, parent))
+        if not left:
+            return as_fail
+        if _too_many(join.max_missing, len(failed), left):
+            message = (
+                f"{len(failed)} of {left + len(failed)} members failed, "
+                f"max_missing={join.max_missing}; the first: {failure.type}: {failure.message}"
+            )
+            gaps = replace(failure, type=TOO_MANY_GAPS, message=message)
+            return Outcome.SUPPRESSED, (gaps, min(depth, scope))
+        self._items.gaps[join.id, parent] = tuple(entity - first for entity in failed)
+        return Outcome.PRESENT, None
+
+    def _member_cause(self, join: Join, entity: int) -> Cause:
+        _, cause = self._mb.judge(join.sources, entity)
+        assert cause is not None
+        return cause
+
+    def _on_output(self, number: int, port: int, first: int, end: int) -> None:
+        outputs = self._wiring.output_at_root
+        for row in range(first, end):
+            if self._mb.completed[row]:
+                continue
+            if all(self._items.outcome[output][row] for output in outputs):
+                self._mb.completed[row] = 1
+                self._outlet.parent_ended(self._mb, row)
+
+    # -- the last reader -----------------------------------------------------------------------
+
+    def _on_read(self, number: int, port: int, first: int, end: int) -> None:
+        release = self._wiring.releases[number]
+        outcomes = [self._items.outcome[wait] for wait in release.waits]
+        if not any(outcome.count(Outcome.PENDING, first, end) for outcome in outcomes):
+            self._release(release, release.domain, first, end)
+            return
+        for entity in range(first, end):
+            if all(outcome[entity] for outcome in outcomes):
+                self._release(release, release.domain, entity, entity + 1)
+
+    def _release(self, release: Release, domain: int, first: int, end: int) -> None:
+        """Let go of the origin's values at and below a range of Entities."""
+        origin = self._wiring.domain_of[release.origin]
+        if domain == origin:
+            self._release_here(release.origin, first, end)
+            return
+        below = origin
+        while self._wiring.parent_domain[below] != domain:
+            above = self._wiring.parent_domain[below]
+            assert above is not None
+            below = above
+        for entity in range(first, end):
+            low, high = self._mb.lineage.members(below, entity)
+            if below == origin and not self._wiring.list_depth[release.origin]:
+                self._outlet.release(self._items.take_group(release.origin, entity))
+            elif low < high:
+                self._release(release, below, low, high)
+
+    def _release_here(self, origin: int, first: int, end: int) -> None:
+        if self._wiring.list_depth[origin]:
+            for entity in range(first, end):
+                self._outlet.release(self._items.take_list(origin, entity))
+            return
+        domain = self._wiring.domain_of[origin]
+        for group, start, stop in self._mb.groups(domain, first, end):
+            self._outlet.release(self._items.take(origin, group, start, stop))
+
+
+def _too_many(limit: int | float | None, failed: int, left: int) -> bool:
+    if limit is None:
+        return False
+    if isinstance(limit, float):
+        return failed > limit * (failed + left)
+    return failed > limit

@@ -1,0 +1,292 @@
+"""What follows from a Plan for the scheduler: who depends on whom, who reads which value.
+
+Beside the Plan's own Ports there are hidden ones, numbered after them:
+
+- outputs below the root are reduced with `fail` up to the root (settling rule 7);
+- *done* Ports settle when all Grains of a reading Call under an Entity are terminal;
+- the *handed* Port settles when the owner releases a parent.
+
+The last two say when a value has had its last reader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from rayorch_prefect.program.plan import (
+    BroadcastOp,
+    CallOutputOp,
+    CoalesceOp,
+    ExpandOp,
+    FilterOp,
+    OnFailure,
+    Plan,
+    ReduceOp,
+)
+
+
+class Reaction(IntEnum):
+    """What a settled Item sets off."""
+
+    CALL = 0
+    FILTER = 1
+    COALESCE = 2
+    BROADCAST = 3
+    EXPAND = 4
+    REDUCE = 5
+    OUTPUT = 6
+    RELEASE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A reduce, of the Plan or hidden. `on_failure` None: always PRESENT (done Ports)."""
+
+    id: int
+    domain: int
+    child: int
+    sources: tuple[int, ...]
+    results: tuple[int, ...]
+    on_failure: OnFailure | None
+    max_missing: int | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Values of `origin` under an Entity of `domain` go when all of `waits` are terminal there."""
+
+    id: int
+    origin: int
+    domain: int
+    waits: tuple[int, ...]
+
+
+class Wiring:
+    """Immutable after construction; shared by all microbatches."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.domain_of = [port.domain for port in plan.ports]
+        self.parent_domain = [domain.parent for domain in plan.domains]
+        self.depth = [domain.depth for domain in plan.domains]
+        self.joins: list[Join] = [
+            Join(
+                reduce.id,
+                reduce.domain,
+                reduce.child_domain,
+                reduce.sources,
+                reduce.results,
+                reduce.on_failure,
+                reduce.max_missing,
+            )
+            for reduce in plan.reduces
+        ]
+        self._raised: dict[tuple[int, bool], int] = {}
+        self.handed = self._hidden_port(0)
+        self.output_at_root = [self._raise_to(port, 0, done=False) for port in plan.output_ports]
+        self.list_depth, self.flat_masks = self._find_lists()
+        self.origins = self._find_origins()
+        self.releases = self._find_releases()
+        self._index()
+
+    # -- hidden Ports -----------------------------------------------------------------------
+
+    def _hidden_port(self, domain: int) -> int:
+        self.domain_of.append(domain)
+        return len(self.domain_of) - 1
+
+    def _raise_to(self, port: int, domain: int, *, done: bool) -> int:
+        """A Port on the ancestor `domain` that settles when all of `port` below it have."""
+        while self.domain_of[port] != domain:
+            port = self._raised_once(port, done)
+        return port
+
+    def _raised_once(self, port: int, done: bool) -> int:
+        known = self._raised.get((port, done))
+        if known is not None:
+            return known
+        child = self.domain_of[port]
+        parent = self.parent_domain[child]
+        assert parent is not None
+        result = self._hidden_port(parent)
+        on_failure = None if done else OnFailure.FAIL
+        self.joins.append(Join(len(self.joins), parent, child, (port,), (result,), on_failure))
+        self._raised[port, done] = result
+        return result
+
+    # -- how values are stored --------------------------------------------------------------
+
+    def _find_lists(self) -> tuple[list[int], tuple[int, ...]]:
+        """Of each Port how deep its stored lists are taken apart; stored Ports that are masks."""
+        plan = self.plan
+        depth = [0] * len(plan.ports)
+        masks = [0] if plan.source_is_mask and not plan.source_list_depth else []
+        depth[0] = plan.source_list_depth
+        for call in plan.calls:
+            for port, levels, is_mask in zip(
+                call.outputs, call.list_depths, call.masks, strict=True
+            ):
+                depth[port] = levels
+                if is_mask and not levels:
+                    masks.append(port)
+        return depth, tuple(masks)
+
+    # -- who reads which stored value -------------------------------------------------------
+
+    def _find_origins(self) -> list[frozenset[int]]:
+        """Of each Port of the Plan, the Ports whose stored values may show there."""
+        found: list[frozenset[int]] = []
+        for port in self.plan.ports:
+            match port.op:
+                case ReduceOp(reduce=number, index=index):
+                    found.append(found[self.plan.reduces[number].sources[index]])
+                case ExpandOp(source=source) | FilterOp(source=source) | BroadcastOp(source=source):
+                    found.append(found[source])
+                case CoalesceOp(sources=sources):
+                    found.append(frozenset().union(*(found[source] for source in sources)))
+                case _:
+                    found.append(frozenset((port.id,)))
+        return found
+
+    def _find_releases(self) -> list[Release]:
+        readers: dict[int, set[int]] = {
+            port.id: set() for port in self.plan.ports if port.id in self.origins[port.id]
+        }
+        for call in self.plan.calls:
+            for origin in frozenset().union(*(self.origins[port] for port in call.inputs)):
+                readers[origin].add(call.outputs[0])
+        for output in self.plan.output_ports:
+            for origin in self.origins[output]:
+                readers[origin].add(self.handed)
+        return [
+            self._release(number, origin, sorted(ports))
+            for number, (origin, ports) in enumerate(readers.items())
+        ]
+
+    def _release(self, number: int, origin: int, readers: list[int]) -> Release:
+        domain = self.domain_of[origin]
+        for reader in readers:
+            domain = self.common_ancestor(domain, self.domain_of[reader])
+        # A barred reader may be terminal before the value is made: wait for its maker too.
+        ends = dict.fromkeys((self._maker(origin), *readers))
+        waits = tuple(self._raise_to(port, domain, done=True) for port in ends)
+        return Release(number, origin, domain, waits)
+
+    def _maker(self, origin: int) -> int:
+        """The Port that settles with the Grain that makes the value."""
+        op = self.plan.ports[origin].op
+        return self.plan.calls[op.call].outputs[0] if isinstance(op, CallOutputOp) else origin
+
+    def common_ancestor(self, one: int, other: int) -> int:
+        """The lowest Domain that both are on or below."""
+        while one != other:
+            if self.depth[one] >= self.depth[other]:
+                one = self._above(one)
+            else:
+                other = self._above(other)
+        return one
+
+    def _above(self, domain: int) -> int:
+        parent = self.parent_domain[domain]
+        assert parent is not None
+        return parent
+
+    # -- indexes ----------------------------------------------------------------------------
+
+    def _index(self) -> None:
+        plan = self.plan
+        domains = range(len(plan.domains))
+        reactions: list[list[tuple[Reaction, int]]] = [[] for _ in self.domain_of]
+        for port in plan.ports:
+            self._index_structure(port.id, reactions)
+        for call in plan.calls:
+            for source in dict.fromkeys(call.inputs):
+                reactions[source].append((Reaction.CALL, call.id))
+        for domain in plan.domains:
+            for source in dict.fromkeys(self.expand_source(port) for port in domain.expands):
+                reactions[source].append((Reaction.EXPAND, domain.id))
+        for join in self.joins:
+            for source in join.sources:
+                reactions[source].append((Reaction.REDUCE, join.id))
+        for output in dict.fromkeys(self.output_at_root):
+            reactions[output].append((Reaction.OUTPUT, output))
+        for release in self.releases:
+            for wait in release.waits:
+                reactions[wait].append((Reaction.RELEASE, release.id))
+        self.reactions = [tuple(found) for found in reactions]
+        self.ports_on = [
+            tuple(port for port, at in enumerate(self.domain_of) if at == domain)
+            for domain in domains
+        ]
+        self.calls_on = [
+            tuple(call.id for call in plan.calls if call.domain == domain) for domain in domains
+        ]
+        self.children_of = [
+            tuple(child.id for child in plan.domains if child.parent == domain)
+            for domain in domains
+        ]
+        self.joins_into = [
+            tuple(join.id for join in self.joins if join.domain == domain) for domain in domains
+        ]
+        self.joins_from = [
+            tuple(join.id for join in self.joins if join.child == domain) for domain in domains
+        ]
+        self.broadcasts_into = [
+            tuple(
+                (port.op.source, port.id)
+                for port in plan.ports
+                if port.domain == domain and isinstance(port.op, BroadcastOp)
+            )
+            for domain in domains
+        ]
+        self._find_forgiving()
+
+    def _index_structure(self, port: int, reactions: list[list[tuple[Reaction, int]]]) -> None:
+        match self.plan.ports[port].op:
+            case FilterOp(source=source, mask=mask):
+                for one in {source, mask}:
+                    reactions[one].append((Reaction.FILTER, port))
+            case CoalesceOp(sources=sources):
+                for one in dict.fromkeys(sources):
+                    reactions[one].append((Reaction.COALESCE, port))
+            case BroadcastOp(source=source):
+                reactions[source].append((Reaction.BROADCAST, port))
+            case _:
+                pass
+
+    def expand_source(self, port: int) -> int:
+        """The list-valued Port that the expand Port takes apart."""
+        op = self.plan.ports[port].op
+        assert isinstance(op, ExpandOp)
+        return op.source
+
+    def _find_forgiving(self) -> None:
+        """Ports that derive from a reduce that skips, so that gaps need to be looked for."""
+        self.may_have_gaps: list[bool] = []
+        for port in self.plan.ports:
+            self.may_have_gaps.append(self._gaps_possible(port.id))
+
+    def _gaps_possible(self, port: int) -> bool:
+        op = self.plan.ports[port].op
+        if isinstance(op, ReduceOp):
+            reduce = self.plan.reduces[op.reduce]
+            if reduce.on_failure is OnFailure.SKIP:
+                return True
+        return any(self.may_have_gaps[source] for source in self.derived_from(port))
+
+    def derived_from(self, port: int) -> tuple[int, ...]:
+        """The Ports that this one is directly made from."""
+        match self.plan.ports[port].op:
+            case CallOutputOp(call=call):
+                return self.plan.calls[call].inputs
+            case ReduceOp(reduce=number):
+                return self.plan.reduces[number].sources
+            case ExpandOp(source=source) | BroadcastOp(source=source):
+                return (source,)
+            case FilterOp(source=source, mask=mask):
+                return (source, mask)
+            case CoalesceOp(sources=sources):
+                return sources
+            case _:
+                return ()

@@ -1,0 +1,48 @@
+"""The child flow: one microbatch of sources, from the Engine to published outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from rayorch_prefect.binding.microbatch import Microbatch
+from rayorch_prefect.binding.registry import find_night
+from rayorch_prefect.tasks.manifest import write_part
+from rayorch_prefect.tasks.upload import upload
+
+
+@flow(
+    name="microbatch",
+    flow_run_name="microbatch {index}: {count} sources",
+    persist_result=False,
+    task_runner=ThreadPoolTaskRunner(max_workers=4),
+)
+async def microbatch(night: str, index: int, count: int, first: str, last: str) -> State[Any]:
+    """Run slice `index` of the night that runs in this process under the id `night`.
+
+    `count`, `first` and `last` (source keys) are for people who look at the run. One upload task
+    run starts for each parent the moment it is whole, and all are waited for.
+    """
+    batch = find_night(night).microbatches[index]
+    await batch.run(lambda ordinal, key: upload.submit(night, index, ordinal, key))
+    await write_part(night, index)
+    await batch.publish_table()
+    return batch.state()
+
+
+async def run_microbatch(batch: Microbatch) -> State[Any]:
+    """Start the child flow of `batch` and wait for its state."""
+    workers = ThreadPoolTaskRunner[Any](max_workers=batch.night.order.upload_workers)
+    sources = batch.sources
+    bounded = microbatch.with_options(task_runner=workers)
+    return await bounded(
+        batch.night.id,
+        batch.index,
+        len(sources),
+        sources[0].key,
+        sources[-1].key,
+        return_state=True,
+    )

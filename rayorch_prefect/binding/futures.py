@@ -1,0 +1,24 @@
+"""Waiting for task runs without holding up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectConcurrentFuture, PrefectFuture
+
+
+async def final_state(future: PrefectFuture[Any]) -> State[Any]:
+    """The task run's final state. The loop goes on meanwhile, which `future.wait()` would stop."""
+    if isinstance(future, PrefectConcurrentFuture):
+        await asyncio.wrap_future(future.wrapped_future)
+    else:
+        await asyncio.to_thread(future.wait)
+    return future.state
+
+
+async def final_states(futures: Iterable[PrefectFuture[Any]]) -> list[State[Any]]:
+    """The final states of all; a future that nobody waits for would be cancelled in silence."""
+    return list(await asyncio.gather(*(final_state(future) for future in futures)))

@@ -1,0 +1,234 @@
+"""One run of the nightly flow: its sources, its microbatches, its Engine, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+
+from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
+from rayorch_prefect.binding.microbatch import Microbatch
+from rayorch_prefect.binding.orders import Order, what_next
+from rayorch_prefect.binding.publishing import Shelf
+from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, row_of_entry
+from rayorch_prefect.binding.states import judge, to_state
+from rayorch_prefect.binding.summaries import NightSummary
+from rayorch_prefect.binding.tallies import Tally, check_total, tally
+from rayorch_prefect.errors import (
+    ClusterError,
+    EngineClosed,
+    ProgramError,
+    RayorchError,
+    StageError,
+)
+from rayorch_prefect.execution import Engine, EngineError, Metrics
+from rayorch_prefect.program import Program
+from rayorch_prefect.storage import Ledger, Source, list_sources, manifest_location, write_part
+
+RunChild = Callable[[Microbatch], Awaitable[State[Any]]]
+
+_UNKNOWN_REASON = "the run ended before this source was looked at"
+
+
+class Night:
+    """The state that one nightly flow run shares with its child flows and tasks.
+
+    `rows[i]` is what became of `sources[i]`, None while that is open. Tasks write to it from
+    their threads, one row each.
+    """
+
+    def __init__(self, id: str, program: Program, order: Order) -> None:
+        check_publishable(program)
+        plan = program.plan
+        self.id = id
+        self.program = program
+        self.order = order
+        self.shelf = Shelf(order.destination, plan.name, plan.fingerprint)
+        self.root_domain = plan.domains[0].name
+        self.sources: list[Source] = []
+        self.rows: list[Row | None] = []
+        self.microbatches: list[Microbatch] = []
+        self.uploads = 0
+        self.flow_runs = 1
+        self.started_at = time.monotonic()
+        self.first_upload_at: float | None = None
+        self.ended_at: float | None = None
+        self.reason = ""
+        self.metrics: Metrics | None = None
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The Engine that all microbatches share. Raises EngineClosed outside `engine_open`."""
+        if self._engine is None:
+            raise EngineClosed("the night's Engine is not open")
+        return self._engine
+
+    @property
+    def manifest(self) -> str:
+        """The manifest's URI."""
+        return str(manifest_location(self.order.destination, self.shelf.program, self.id))
+
+    def plan(self) -> dict[str, Any]:
+        """List the sources, subtract the ledger, cut microbatches; what was found, in short.
+
+        Raises StoreError if the store refuses.
+        """
+        self.sources = list(list_sources(self.order.source))
+        self.rows = [None] * len(self.sources)
+        ledger = Ledger(self.order.destination, self.shelf.program, self.shelf.fingerprint)
+        left = ledger.subtract(self.sources, self.order.retry_failed)
+        at = {source.uri: position for position, source in enumerate(self.sources)}
+        for source, entry in (*left.skipped, *left.counted):
+            self.rows[at[source.uri]] = row_of_entry(source, entry)
+        self._cut([at[source.uri] for source in left.to_run])
+        return {
+            "sources": len(self.sources),
+            "to run": len(left.to_run),
+            "published before": len(left.skipped),
+            "counted again": len(left.counted),
+            "microbatches": len(self.microbatches),
+        }
+
+    @asynccontextmanager
+    async def engine_open(self) -> AsyncIterator[None]:
+        """The Engine, started without holding up the loop and left whatever happens.
+
+        An Engine that does not start leaves the night broken: its rows are not processed.
+        """
+        if not self.microbatches:
+            yield
+            return
+        engine = Engine(
+            self.program, address=self.order.ray_address, appliers=self.order.upload_workers
+        )
+        try:
+            await _entered(engine)
+        except (ClusterError, StageError, ProgramError, EngineError) as error:
+            self.broke(error)
+            yield
+            return
+        self._engine = engine
+        try:
+            yield
+        finally:
+            self.metrics = engine.metrics
+            self._engine = None
+            await asyncio.to_thread(engine.__exit__, None, None, None)
+
+    async def run_microbatches(self, run_child: RunChild) -> None:
+        """Run every microbatch as a child flow, at most `max_active_microbatches` at a time."""
+        slots = asyncio.Semaphore(self.order.max_active_microbatches)
+
+        async def run_one(batch: Microbatch) -> None:
+            async with slots:
+                if self.reason:
+                    return
+                self.flow_runs += 1
+                state = await run_child(batch)
+                batch.leave_unprocessed(
+                    f"microbatch {batch.index} ended as {state.name}: {state.message}"
+                )
+
+        await asyncio.gather(*(run_one(batch) for batch in self.microbatches))
+
+    def broke(self, error: RayorchError) -> None:
+        """Remember why the night cannot go on; the first reason stands."""
+        self.reason = self.reason or f"{type(error).__name__}: {error}"
+
+    def write_last_part(self) -> str:
+        """Store a manifest part with every row that no microbatch wrote; the manifest's URI.
+
+        Settles what is still open as not processed. Raises StoreError.
+        """
+        self._settle_open_rows()
+        written = {
+            position
+            for batch in self.microbatches
+            if batch.part_written
+            for position in batch.positions
+        }
+        rest = [row for i, row in enumerate(self.rows) if row and i not in written]
+        rows = [manifest_row(row) for row in rest]
+        write_part(rows, self.order.destination, self.shelf.program, self.id, part=0)
+        return self.manifest
+
+    async def publish_table(self) -> None:
+        """The failed rows of the whole night as a table artifact."""
+        rows = [row for row in self.rows if row is not None]
+        await publish_failures(rows, artifact_key("failed", self.shelf.program), self.manifest)
+
+    def tally(self) -> Tally:
+        """The counts of the rows settled so far."""
+        return tally(row for row in self.rows if row is not None)
+
+    def next(self, counts: Tally) -> str:
+        """What to run next, for a state's message."""
+        return what_next(self.order, counts)
+
+    def state(self) -> State[Any]:
+        """The night's state, from the counts. Raises InternalError if they do not add up."""
+        self.ended_at = time.monotonic()
+        counts = self.tally()
+        check_total(counts, len(self.sources), f"night {self.id}")
+        if not self.sources:
+            return Completed(message=f"no sources under {self.order.source}")
+        return to_state(judge(counts, self.order.failure_policy, self.next(counts)))
+
+    def summary(self) -> NightSummary:
+        """The counts and times so far."""
+        until = self.ended_at or time.monotonic()
+        first = self.first_upload_at
+        return NightSummary.of(
+            self.tally(),
+            flow_runs=self.flow_runs,
+            upload_task_runs=self.uploads,
+            first_upload_s=None if first is None else first - self.started_at,
+            wall_s=until - self.started_at,
+            manifest=self.manifest,
+        )
+
+    def live_metrics(self) -> Metrics | None:
+        """The Engine's counters, the last ones after it is left, None before it starts."""
+        return self._engine.metrics if self._engine is not None else self.metrics
+
+    def _cut(self, positions: list[int]) -> None:
+        size = self.order.microbatch_size
+        slices = [positions[start : start + size] for start in range(0, len(positions), size)]
+        self.microbatches = [Microbatch(self, index, cut) for index, cut in enumerate(slices)]
+
+    def _settle_open_rows(self) -> None:
+        reason = self.reason or _UNKNOWN_REASON
+        for position, row in enumerate(self.rows):
+            if row is None:
+                self.rows[position] = not_processed(self.sources[position], reason)
+
+
+def check_publishable(program: Program) -> None:
+    """Raise ProgramError unless the Program has one output, on its root Domain."""
+    plan = program.plan
+    domains = [plan.domains[plan.ports[port].domain] for port in plan.output_ports]
+    if not plan.single_output or domains[0].parent is not None:
+        found = ", ".join(domain.name for domain in domains)
+        raise ProgramError(
+            f"program {plan.name}: a published Program returns one Port on its root Domain "
+            f"{plan.domains[0].name!r}; this one returns {len(domains)} on: {found}. "
+            "Reduce each up to the root and join them in one stage"
+        )
+
+
+async def _entered(engine: Engine) -> None:
+    entering = asyncio.ensure_future(asyncio.to_thread(engine.__enter__))
+    try:
+        await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        # The thread cannot be stopped: actors it still starts must not outlive the flow.
+        await asyncio.wait([entering])
+        if entering.exception() is None:
+            await asyncio.to_thread(engine.__exit__, None, None, None)
+        raise

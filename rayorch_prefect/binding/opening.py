@@ -1,0 +1,48 @@
+"""From a flow's arguments to a Night."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect.context import FlowRunContext
+
+from rayorch_prefect.binding.loading import load_program
+from rayorch_prefect.binding.night import Night
+from rayorch_prefect.binding.orders import Order
+from rayorch_prefect.errors import UsageError
+from rayorch_prefect.program import Program
+from rayorch_prefect.storage import S3Location
+
+
+def open_night(program: str | Program, source: str, destination: str, **settings: Any) -> Night:
+    """The Night of the current flow run; `settings` are the fields of `Order`.
+
+    Raises UsageError for a wrong argument or outside a flow run, ProgramError for a Program that
+    cannot be published.
+    """
+    order = order_of(program, source, destination, **settings)
+    return Night(_flow_run_id(), loaded(program), order)
+
+
+def order_of(program: str | Program, source: str, destination: str, **settings: Any) -> Order:
+    """The checked order. Raises UsageError."""
+    return Order(
+        program=program if isinstance(program, str) else "",
+        source=S3Location.parse(source),
+        destination=S3Location.parse(destination),
+        **settings,
+    )
+
+
+def loaded(program: str | Program) -> Program:
+    """The Program itself, imported if it is given by name."""
+    return load_program(program) if isinstance(program, str) else program
+
+
+def _flow_run_id() -> str:
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        raise UsageError(
+            "a night runs inside a Prefect flow: await run_night(...) in an async @flow"
+        )
+    return str(context.flow_run.id)

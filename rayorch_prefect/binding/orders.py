@@ -1,0 +1,65 @@
+"""What a night is asked to do, checked."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from rayorch_prefect.binding.tallies import Tally
+from rayorch_prefect.errors import UsageError
+from rayorch_prefect.storage import S3Location, refuse_nested
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The settings of one night.
+
+    `program` is the name it was asked by (`module:attribute`), empty for a Program object.
+    `microbatch_size` counts sources; `failure_policy` counts tolerated failed sources;
+    `upload_workers` bounds the uploads in flight of one microbatch. `ray_address` None means
+    the initialised Ray, or RAY_ADDRESS, or a local one.
+    """
+
+    program: str
+    source: S3Location
+    destination: S3Location
+    microbatch_size: int = 64
+    max_active_microbatches: int = 2
+    failure_policy: int = 0
+    retry_failed: bool = False
+    upload_workers: int = 4
+    ray_address: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError, naming the setting and what would be right."""
+        for name in ("microbatch_size", "max_active_microbatches", "upload_workers"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.failure_policy < 0:
+            raise UsageError(
+                f"failure_policy is {self.failure_policy}; expected the number of failed "
+                "sources to tolerate, 0 for none"
+            )
+        refuse_nested(self.source, self.destination)
+
+
+def what_next(order: Order, counts: Tally) -> str:
+    """What to run next, empty if nothing is left to do."""
+    left = counts.failed - counts.remembered + counts.not_processed
+    if not left and not counts.remembered and not counts.with_gaps:
+        return ""
+    again = _again(order, retry_failed=False)
+    retry = _again(order, retry_failed=True)
+    if counts.not_processed:
+        return f"run the same again, published sources are skipped: {again}"
+    if counts.failed:
+        return f"mend or remove the failed sources, or mend the program, then: {retry}"
+    return f"to run the sources with gaps again: {retry}"
+
+
+def _again(order: Order, retry_failed: bool) -> str:
+    if not order.program:
+        return "this flow" + (" with retry_failed=True" if retry_failed else "")
+    words = ["rayorch-prefect", "run", "--program", order.program]
+    words += ["--source", str(order.source), "--destination", str(order.destination)]
+    return shlex.join(words + (["--retry-failed"] if retry_failed else []))

@@ -1,0 +1,52 @@
+"""What an uploader actor does with one parent's value; imports no Prefect."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from rayorch_prefect.binding.rows import Row, entry_of_row
+from rayorch_prefect.errors import ProgramError
+from rayorch_prefect.model.outcomes import Failure, Kind
+from rayorch_prefect.storage import Ledger, S3Location, publish
+
+STAGE = "publish"
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where the outputs and records of one program's runs go; small and picklable."""
+
+    destination: S3Location
+    program: str
+    fingerprint: str
+
+    def record(self, row: Row) -> None:
+        """Put the row into the ledger. Raises StoreError."""
+        ledger = Ledger(self.destination, self.program, self.fingerprint)
+        ledger.record(entry_of_row(row, self.fingerprint))
+
+
+def publish_and_record(value: object, shelf: Shelf, row: Row) -> Row:
+    """Store the parent's artifacts, then its ledger entry; the row with the artifacts.
+
+    The entry comes last, so that a rerun trusts it. Raises StoreError, or ProgramError for a
+    value that cannot be published.
+    """
+    published = publish(value, shelf.destination, row.source.key)
+    done = replace(row, artifacts=published.artifacts, finished=time.time())
+    shelf.record(done)
+    return done
+
+
+def upload_failure(error: BaseException, domain: str, attempts: int) -> Failure:
+    """Why a parent's upload failed for good; a value of the wrong sort is the program's defect."""
+    of_program = isinstance(error, ProgramError)
+    return Failure(
+        kind=Kind.CONTRACT_ERROR if of_program else Kind.UPLOAD_FAILED,
+        type=type(error).__name__,
+        message=str(error),
+        stage=STAGE,
+        domain=domain,
+        attempts=attempts,
+    )

@@ -1,0 +1,79 @@
+"""The final state of a night or a microbatch, from the counts of its row outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from rayorch_prefect.binding.tallies import Tally
+from rayorch_prefect.errors import RayorchError
+from rayorch_prefect.model.outcomes import Kind
+
+PARTIALLY_COMPLETED = "PartiallyCompleted"
+
+
+class RowsFailed(RayorchError):
+    """More source rows failed than the failure policy tolerates, or some were not processed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A state before it is Prefect's: `name` None means the plain Completed or Failed."""
+
+    completed: bool
+    name: str | None
+    message: str
+
+
+def judge(counts: Tally, failure_policy: int = 0, what_next: str = "") -> Verdict:
+    """Judge counts: Completed, PartiallyCompleted, or Failed under the gravest kind's name.
+
+    `failure_policy` counts the failed rows that are tolerated; a ContractError never is.
+    Rows that were not processed make it Failed whatever the policy says.
+    """
+    completed = _tolerated(counts, failure_policy)
+    name = _completed_name(counts) if completed else _failed_name(counts)
+    return Verdict(completed, name, _message(counts, failure_policy, what_next))
+
+
+def to_state(verdict: Verdict) -> State[Any]:
+    """Prefect's state; a Failed one carries an exception with the same message as its data."""
+    named = {"name": verdict.name} if verdict.name else {}
+    if verdict.completed:
+        return Completed(message=verdict.message, **named)
+    return Failed(message=verdict.message, data=RowsFailed(verdict.message), **named)
+
+
+def _tolerated(counts: Tally, failure_policy: int) -> bool:
+    contract = counts.by_kind.get(Kind.CONTRACT_ERROR, 0)
+    return not counts.not_processed and not contract and counts.failed <= failure_policy
+
+
+def _completed_name(counts: Tally) -> str | None:
+    return PARTIALLY_COMPLETED if counts.failed or counts.with_gaps else None
+
+
+def _failed_name(counts: Tally) -> str | None:
+    # A run that broke off says nothing of a kind, unless the program itself is at fault.
+    gravest = counts.gravest
+    if gravest is None or (counts.not_processed and gravest is not Kind.CONTRACT_ERROR):
+        return None
+    return gravest.value
+
+
+def _message(counts: Tally, failure_policy: int, what_next: str) -> str:
+    parts = [str(counts)]
+    if counts.failed:
+        kinds = sorted(counts.by_kind, key=lambda kind: kind.gravity)
+        listed = ", ".join(f"{counts.by_kind[kind]} {kind.value}" for kind in kinds)
+        parts.append(f"failed by kind: {listed}; tolerated: {failure_policy}")
+    if counts.causes:
+        parts.append("first causes: " + " | ".join(counts.causes))
+    if counts.reasons:
+        parts.append("not processed because: " + " | ".join(counts.reasons))
+    if what_next:
+        parts.append("next: " + what_next)
+    return ". ".join(part.rstrip(".") for part in parts) + "."

@@ -1,0 +1,54 @@
+"""The numbers of a night, for people and for a summary file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rayorch_prefect.binding.tallies import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class NightSummary:
+    """Counts and times of one night.
+
+    `failed` counts by the program's type, `failed_by_kind` by kind; `children` counts the
+    Entities under the published parents (of documents: pages). `first_upload_s` (None if
+    nothing was uploaded) and `wall_s` are seconds from the start of the flow's body.
+    """
+
+    sources: int
+    published: int
+    failed: Mapping[str, int]
+    failed_by_kind: Mapping[str, int]
+    dropped: int
+    skipped: int
+    not_processed: int
+    with_gaps: int
+    children: int
+    flow_runs: int
+    upload_task_runs: int
+    first_upload_s: float | None
+    wall_s: float
+    manifest: str
+
+    @classmethod
+    def of(cls, counts: Tally, **measured: Any) -> NightSummary:
+        """The summary of these counts and of what was measured beside them."""
+        return cls(
+            sources=counts.total,
+            published=counts.published,
+            failed=dict(counts.by_type),
+            failed_by_kind={kind.value: count for kind, count in counts.by_kind.items()},
+            dropped=counts.dropped,
+            skipped=counts.skipped,
+            not_processed=counts.not_processed,
+            with_gaps=counts.with_gaps,
+            children=counts.children,
+            **measured,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return asdict(self)

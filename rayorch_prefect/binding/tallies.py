@@ -1,0 +1,92 @@
+"""Counts of row outcomes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rayorch_prefect.binding.rows import Row
+from rayorch_prefect.errors import InternalError
+from rayorch_prefect.model.outcomes import Kind
+from rayorch_prefect.storage import RowOutcome
+
+CAUSES_SHOWN = 3
+"""How many causes a state's message spells out; the table artifact has the rest."""
+
+_CAUSE_LENGTH = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of row outcomes.
+
+    `with_gaps` counts the published and skipped rows with gaps, `remembered` the failed rows
+    that were not run again, `children` the Entities under the published rows. `causes` holds
+    the first causes of failed rows, `reasons` why rows were not processed.
+    """
+
+    published: int = 0
+    failed: int = 0
+    dropped: int = 0
+    skipped: int = 0
+    not_processed: int = 0
+    with_gaps: int = 0
+    remembered: int = 0
+    children: int = 0
+    by_kind: Mapping[Kind, int] = field(default_factory=dict)
+    by_type: Mapping[str, int] = field(default_factory=dict)
+    causes: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return self.published + self.failed + self.dropped + self.skipped + self.not_processed
+
+    @property
+    def gravest(self) -> Kind | None:
+        """The gravest kind among the failed rows."""
+        return min(self.by_kind, key=lambda kind: kind.gravity, default=None)
+
+    def __str__(self) -> str:
+        gaps = f" ({self.with_gaps} with gaps)" if self.with_gaps else ""
+        return (
+            f"{self.total} sources: {self.published} published, {self.failed} failed, "
+            f"{self.dropped} dropped, {self.skipped} skipped, "
+            f"{self.not_processed} not processed{gaps}"
+        )
+
+
+def tally(rows: Iterable[Row]) -> Tally:
+    """Count the rows, in their order."""
+    counted = list(rows)
+    outcomes = Counter(row.outcome for row in counted)
+    failed = [row for row in counted if row.failure is not None]
+    return Tally(
+        published=outcomes[RowOutcome.PUBLISHED],
+        failed=outcomes[RowOutcome.FAILED],
+        dropped=outcomes[RowOutcome.DROPPED],
+        skipped=outcomes[RowOutcome.SKIPPED],
+        not_processed=outcomes[RowOutcome.NOT_PROCESSED],
+        with_gaps=sum(bool(row.missing) for row in counted),
+        remembered=sum(row.remembered for row in failed),
+        children=sum(row.children for row in counted if row.outcome is RowOutcome.PUBLISHED),
+        by_kind=dict(Counter(row.failure.kind for row in failed if row.failure)),
+        by_type=dict(Counter(row.failure.type for row in failed if row.failure)),
+        causes=tuple(_shown(row) for row in failed[:CAUSES_SHOWN]),
+        reasons=tuple(dict.fromkeys(row.reason for row in counted if row.reason)),
+    )
+
+
+def check_total(counts: Tally, sources: int, where: str) -> None:
+    """Raise InternalError unless the row outcomes add up to the sources."""
+    if counts.total != sources:
+        raise InternalError(
+            f"{where}: the row outcomes add up to {counts.total}, the sources to {sources} "
+            f"({counts}); please report it"
+        )
+
+
+def _shown(row: Row) -> str:
+    text = f"{row.source.key}: {row.cause}"
+    return text if len(text) <= _CAUSE_LENGTH else text[: _CAUSE_LENGTH - 1] + "…"

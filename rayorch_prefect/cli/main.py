@@ -1,0 +1,115 @@
+"""`rayorch-prefect`: run a program as a night, or print its Plan.
+
+Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it failed, 2 for a
+wrong argument, 130 if it was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import NoReturn
+
+from rayorch_prefect.errors import ProgramError, UsageError
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says one line about a wrong argument, not the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    asked = _parser().parse_args(arguments)
+    try:
+        return _run(asked) if asked.command == "run" else _plan(asked)
+    except (UsageError, ProgramError) as error:
+        one_line = " ".join(str(error).split())
+        print(f"rayorch-prefect {asked.command}: {one_line}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("rayorch-prefect: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _run(asked: argparse.Namespace) -> int:
+    # Imported late: Prefect and Ray take seconds that a wrong argument need not cost.
+    from rayorch_prefect.cli.run import run
+
+    return run(asked)
+
+
+def _plan(asked: argparse.Namespace) -> int:
+    from rayorch_prefect.binding.loading import load_program
+
+    print(load_program(asked.program).plan.describe())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="rayorch-prefect",
+        description="Publish S3 objects through a lineage-controlled program on Ray and Prefect.",
+    )
+    shown = f"%(prog)s {version('rayorch-prefect')}"
+    parser.add_argument("--version", action="version", version=shown)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="run|plan")
+    _add_run(commands)
+    plan = commands.add_parser("plan", help="print a program's compiled Plan")
+    _add_program(plan)
+    return parser
+
+
+def _add_program(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--program",
+        required=True,
+        metavar="MODULE:ATTRIBUTE",
+        help="such as rayorch_prefect.workloads.documents:documents",
+    )
+
+
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+    run = commands.add_parser(
+        "run",
+        help="run a program over all sources under an S3 prefix",
+        description="S3 by boto3's credential chain and AWS_ENDPOINT_URL; Ray by RAY_ADDRESS, "
+        "else a local one; Prefect by PREFECT_API_URL or profile, else a local server.",
+    )
+    _add_program(run)
+    run.add_argument("--source", required=True, metavar="S3_URL", help="s3://bucket/in/")
+    run.add_argument("--destination", required=True, metavar="S3_URL", help="s3://bucket/out/")
+    for name, default, minimum, text in (
+        ("--microbatch-size", 64, 1, "sources per child flow run"),
+        ("--max-active-microbatches", 2, 1, "child flow runs at a time"),
+        ("--upload-workers", 4, 1, "uploads in flight per microbatch"),
+        ("--failure-policy", 0, 0, "how many failed sources still count as Completed"),
+    ):
+        run.add_argument(
+            name,
+            type=_at_least(minimum),
+            default=default,
+            metavar="N",
+            help=f"{text} (default {default})",
+        )
+    run.add_argument(
+        "--retry-failed",
+        action="store_true",
+        help="run again what failed for good before, or was published with gaps",
+    )
+
+
+def _at_least(minimum: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.strip().isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum} up")
+        return int(text)
+
+    return number

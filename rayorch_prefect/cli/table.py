@@ -1,0 +1,26 @@
+"""The numbers of a night as a short table of plain lines."""
+
+from __future__ import annotations
+
+from rayorch_prefect.binding.summaries import NightSummary
+
+
+def summary_lines(summary: NightSummary) -> list[str]:
+    """One `label  value` line each: row outcomes, failures by type, times, manifest."""
+    first = summary.first_upload_s
+    cells: list[tuple[str, object]] = [
+        ("sources", summary.sources),
+        ("published", summary.published),
+        ("  with gaps", summary.with_gaps),
+        ("failed", sum(summary.failed.values())),
+        *((f"  {name}", count) for name, count in sorted(summary.failed.items())),
+        ("dropped", summary.dropped),
+        ("skipped", summary.skipped),
+        ("not processed", summary.not_processed),
+        ("children", summary.children),
+        ("first upload", "none" if first is None else f"{first:.1f} s"),
+        ("wall", f"{summary.wall_s:.1f} s"),
+        ("manifest", summary.manifest),
+    ]
+    width = max(len(label) for label, _ in cells)
+    return [f"{label:<{width}}  {value}" for label, value in cells]

@@ -1,0 +1,17 @@
+"""Planning a night as a task run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rayorch_prefect.binding.registry import find_night
+
+
+@task(name="plan", task_run_name="plan", cache_policy=NO_CACHE, persist_result=False)
+async def plan_night(night: str) -> dict[str, Any]:
+    """List the sources, subtract the ledger, cut microbatches; counts of each."""
+    return await asyncio.to_thread(find_night(night).plan)

@@ -1,5 +1,8 @@
 """Environment of every test, and the `--handed` option.
 
+No test reaches the services that its user's environment or Prefect profile names: those settings
+are taken out, and Prefect gets an empty home.
+
 `--handed` runs only the tests marked `@pytest.mark.handed("H6")` and prints one line an id:
 `H6 passed` if every test of that id passed, else `H6 failed`. A skipped test proves nothing, so
 it counts as failed, and then the run's exit status says so too.
@@ -8,6 +11,8 @@ it counts as failed, and then the run's exit status says so too.
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -24,6 +29,19 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 
+for _name in (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_PROFILE",
+    "PREFECT_API_KEY",
+    "PREFECT_API_URL",
+    "PREFECT_PROFILE",
+    "RAY_ADDRESS",
+):
+    os.environ.pop(_name, None)
+
+_prefect_home = os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="prefect-home-")
+
 _HANDED = "handed"
 _ENDS = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
@@ -34,6 +52,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run only the handed-over cases and print one line an id",
     )
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_prefect_home, ignore_errors=True)
 
 
 @pytest.hookimpl(trylast=True)

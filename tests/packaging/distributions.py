@@ -23,14 +23,14 @@ def pyproject() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
-def copy_sources(target: Path) -> Path:
+def copy_sources(target: Path, origin: Path = ROOT) -> Path:
     """A copy of what a build reads, so that no build leaves anything in the checkout."""
     target.mkdir(parents=True)
     for name in _SOURCES:
-        shutil.copy2(ROOT / name, target / name)
+        shutil.copy2(origin / name, target / name)
     for name in _TREES:
         ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=ignore)
+        shutil.copytree(origin / name, target / name, symlinks=True, ignore=ignore)
     return target
 
 

@@ -30,8 +30,14 @@ print(json.dumps([files, strays]))
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = distributions.copy_sources(tmp_path_factory.mktemp("tree") / "source")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One copy of the checkout for all tests here, never built in."""
+    return distributions.copy_sources(tmp_path_factory.mktemp("tree") / "tree")
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = distributions.copy_sources(tmp_path_factory.mktemp("wheel") / "source", tree)
     return distributions.build(source, "wheel")
 
 
@@ -76,13 +82,11 @@ def test_console_script_runs(environment: Path, tmp_path: Path) -> None:
     assert "rayorch-prefect" in said
 
 
-def test_holds_every_module_and_the_typing_marker(wheel: Path) -> None:
-    package = distributions.ROOT / "rayorch_prefect"
+def test_holds_every_module_and_the_typing_marker(tree: Path, wheel: Path) -> None:
+    package = tree / "rayorch_prefect"
     folders = [package, package / "flows", package / "tasks"]  # rglob follows no links
     modules = {
-        module.relative_to(distributions.ROOT).as_posix()
-        for folder in folders
-        for module in folder.rglob("*.py")
+        module.relative_to(tree).as_posix() for folder in folders for module in folder.rglob("*.py")
     }
     packed = {name for name in distributions.contents(wheel) if name.startswith("rayorch_prefect/")}
     assert packed == modules | {"rayorch_prefect/py.typed"}
@@ -93,16 +97,18 @@ def test_holds_the_licence(wheel: Path) -> None:
     assert licence in distributions.contents(wheel).values()
 
 
-def test_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
-    source = distributions.copy_sources(tmp_path / "source")
+def test_sdist_builds_the_same_wheel(tree: Path, wheel: Path, tmp_path: Path) -> None:
+    source = distributions.copy_sources(tmp_path / "source", tree)
     unpacked = distributions.unpack(distributions.build(source, "sdist"), tmp_path / "unpacked")
     again = distributions.build(unpacked, "wheel")
     assert distributions.contents(again) == distributions.contents(wheel)
 
 
-def test_checkout_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_checkout_without_links_builds_the_same_wheel(
+    tree: Path, wheel: Path, tmp_path: Path
+) -> None:
     """Archives and git on systems without links leave a text file where a link was."""
-    source = distributions.copy_sources(tmp_path / "source")
+    source = distributions.copy_sources(tmp_path / "source", tree)
     for name in ("flows", "tasks"):
         link = source / "rayorch_prefect" / name
         text = str(link.readlink())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NoReturn, cast, overload
 
 from rayorch_prefect.program.lower import lower
@@ -33,10 +33,17 @@ class Program:
         code = function.__code__
         self.where = Where(code.co_filename, code.co_firstlineno)
         self.__doc__ = function.__doc__
+        self._plan: Plan | None = None
 
-    @cached_property
+    @property
     def plan(self) -> Plan:
         """The compiled Plan. Raises ProgramError, with file and line, if it is refused."""
+        # Not cached_property: on 3.11 its lock would make all Programs wait for one's trace.
+        if self._plan is None:
+            self._plan = self._compile()
+        return self._plan
+
+    def _compile(self) -> Plan:
         graph, returned = trace(self.name, self.function, self.where)
         outputs = _returned_ports(graph, returned)
         live = verify(graph, outputs)

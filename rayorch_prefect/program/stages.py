@@ -193,7 +193,7 @@ def _name_of(target: Any) -> str:
 
 def _check_target(target: Any, name: str) -> None:
     if isinstance(target, (Stage, ConfiguredStage)):
-        refuse(f"{name} is a stage already; `.options(...)` gives a copy with other options.")
+        refuse(f"{target!r} is a stage already; .options(...) gives a copy with other options.")
     if not callable(target):
         refuse(f"a stage is a class or a function, not {shown(target)}.")
     if isinstance(target, type):

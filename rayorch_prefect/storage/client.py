@@ -32,7 +32,7 @@ _BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
 T = TypeVar("T")
 
 _HINTS = {
-    "NoSuchBucket": "the bucket does not exist: check its name and AWS_ENDPOINT_URL, or create it",
+    "NoSuchBucket": "check the name of the bucket and AWS_ENDPOINT_URL, or create it",
     "AccessDenied": "the credentials may not do this: ask for s3:ListBucket, s3:GetObject and "
     "s3:PutObject on this place",
     "InvalidAccessKeyId": "the store does not know this access key: check the AWS credentials",

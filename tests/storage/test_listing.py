@@ -80,7 +80,9 @@ def test_an_empty_prefix_lists_nothing(incoming: S3Location) -> None:
 
 
 def test_a_missing_bucket_says_what_to_do(s3: S3Client) -> None:
-    with pytest.raises(StoreError, match=r"list s3://no-such-bucket/in/: NoSuchBucket.*check its"):
+    with pytest.raises(
+        StoreError, match=r"list s3://no-such-bucket/in/: NoSuchBucket.*check the name"
+    ):
         list(list_sources(S3Location("no-such-bucket", "in/")))
 
 

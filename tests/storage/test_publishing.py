@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import threading
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -124,3 +126,39 @@ def test_an_object_above_the_limit_is_refused(
     with pytest.raises(StoreError, match="5 GiB limit"):
         publish("four", outgoing, "in/a")
     assert list(list_sources(outgoing)) == []
+
+
+class _Lossy(BaseHTTPRequestHandler):
+    """Takes every upload, says it is fine, and keeps two bytes of it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer("0")
+
+    def do_HEAD(self) -> None:
+        self.answer("2")
+
+    def answer(self, length: str) -> None:
+        self.send_response(200)
+        self.send_header("ETag", '"kept"')
+        self.send_header("Content-Length", length)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_an_upload_that_is_cut_is_seen(
+    s3: S3Client, outgoing: S3Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Lossy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    try:
+        with pytest.raises(StoreError, match=r"in/a.txt has 2 bytes after 4 were written"):
+            publish("four", outgoing, "in/a")
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -23,19 +23,19 @@ class Port:
         self.domain = domain
         self.name = name
 
-    def __bool__(self) -> NoReturn:
+    def __bool__(self) -> bool:
         self._refuse("decides on", "F.filter(port, mask) keeps rows by a boolean Port")
 
     def __iter__(self) -> Iterator[Port]:
         self._refuse("loops over", "F.expand(port, domain=name) takes lists apart")
 
-    def __len__(self) -> NoReturn:
+    def __len__(self) -> int:
         self._refuse("takes the length of", "let a stage count, or F.reduce and count there")
 
-    def __getitem__(self, key: object) -> NoReturn:
+    def __getitem__(self, key: object) -> Port:
         self._refuse("indexes", "let a stage take the element, or declare outputs=k on the stage")
 
-    def __contains__(self, item: object) -> NoReturn:
+    def __contains__(self, item: object) -> bool:
         self._refuse("searches", "let a stage search, and F.filter by its boolean output")
 
     def __reduce__(self) -> NoReturn:

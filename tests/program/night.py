@@ -30,7 +30,7 @@ class Night(Base):
     def name(self) -> str:
         return f"night of {super().name()}, {Night.SIZE}, {triple(2)}, {isinstance(self, Base)}"
 
-    def __call__(self, rows: list[Any]) -> list[Any]:
+    def __call__(self, rows: Any) -> Any:
         return [[row] * self.SIZE for row in rows]
 
 

@@ -9,13 +9,13 @@ from rayorch_prefect.program import F, Port, program, stage
 
 @stage(batch_size=1, replicas=2)
 class Render:
-    def __call__(self, sources: list[Any]) -> list[Any]:
+    def __call__(self, sources: Any) -> Any:
         return sources
 
 
 @stage(batch_size=16, num_gpus=1, outputs=2, resources={"disk": 2})
 class Read:
-    def __call__(self, pages: list[Any]) -> tuple[list[Any], list[Any]]:
+    def __call__(self, pages: Any) -> Any:
         return pages, pages
 
 
@@ -26,17 +26,16 @@ def tidy(text: str) -> str:
 
 @stage
 class Assemble:
-    def __call__(self, sources: list[Any], texts: list[Any]) -> list[Any]:
+    def __call__(self, sources: Any, texts: Any) -> Any:
         return sources
 
 
 @program(version="1")
-def documents(source: Port) -> Port:
+def documents(source: Port) -> object:
     pages = F.expand(Render()(source), domain="page")
     text, wanted = Read()(pages)
     kept = tidy(F.filter(tidy(text), wanted))
-    joined: Port = Assemble()(source, F.reduce(kept, on_failure="skip", max_missing=0.5))
-    return joined
+    return Assemble()(source, F.reduce(kept, on_failure="skip", max_missing=0.5))
 
 
 GOLDEN = """\

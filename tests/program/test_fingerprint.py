@@ -141,9 +141,10 @@ def test_what_matters() -> None:
 
 
 def test_source_hash_follows_the_source() -> None:
-    first, second = type("Made", (Scale,), {}), type("Made", (Scale,), {})
-    first.__call__ = lambda self, rows: rows  # type: ignore[method-assign,assignment]
-    second.__call__ = lambda self, rows: rows[:]  # type: ignore[method-assign,assignment]
+    first: Any = type("Made", (Scale,), {})
+    second: Any = type("Made", (Scale,), {})
+    first.__call__ = lambda self, rows: rows
+    second.__call__ = lambda self, rows: rows[:]
 
     def hash_of(made: type) -> str:
         return program(lambda source: stage(made)()(source)).plan.source_hash

@@ -18,7 +18,7 @@ from rayorch_prefect.program.plan import (
     ReduceOp,
     SourceOp,
 )
-from tests.program.toys import Join, One, Other, Scaled, Two, double, fetch
+from tests.program.toys import Join, One, Other, Scaled, Two, declared, double, fetch
 
 
 def compiled(declare: Callable[[Port], object]) -> Plan:
@@ -284,7 +284,7 @@ class TestPools:
 
     def test_options_reach_the_pool(self) -> None:
         @stage(replicas=3, rowwise=True, num_gpus=0.5, resources={"disk": 1}, retry_budget=1)
-        class Picked(Scaled.target):  # type: ignore[misc]
+        class Picked(Scaled):  # pyright: ignore[reportGeneralTypeIssues]
             pass
 
         pool = compiled(lambda source: Picked(by=2)(source)).pools[0]
@@ -296,7 +296,7 @@ class TestPools:
         )
         assert (pool.replicas, pool.rowwise, pool.outputs, pool.retry_budget) == (3, True, 1, 1)
         assert (pool.num_cpus, pool.num_gpus, pool.resources) == (0.1, 0.5, {"disk": 1.0})
-        assert pool.target.resolve() is Picked.target
+        assert pool.target.resolve() is declared(Picked).target
 
     def test_kinds(self) -> None:
         plan = compiled(lambda source: One()(fetch(double(source))))
@@ -309,7 +309,7 @@ class TestPools:
 
 def test_functions_are_plain_outside_a_program() -> None:
     assert double(4) == 8
-    assert One.target()([1]) == [1]
+    assert declared(One).target()([1]) == [1]
     assert Scaled.FACTOR == 10
 
 

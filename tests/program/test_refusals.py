@@ -12,7 +12,18 @@ from rayorch_prefect.program import F, Port, program, stage
 from rayorch_prefect.program.plan import FilterOp, SourceOp, Where
 from rayorch_prefect.program.tracing import Graph, trace
 from rayorch_prefect.program.verify import check_acyclic, check_reached
-from tests.program.toys import Join, One, Other, Scaled, Two, declined, double, fetch, refused
+from tests.program.toys import (
+    Join,
+    One,
+    Other,
+    Scaled,
+    Two,
+    declared,
+    declined,
+    double,
+    fetch,
+    refused,
+)
 
 
 class TestJoinsAcrossDomains:
@@ -370,7 +381,7 @@ class TestOutputs:
 class TestPrograms:
     def test_two_parameters(self) -> None:
         def action() -> object:
-            @program  # <-
+            @program  # type: ignore[arg-type]  # pyright: ignore # <-
             def two(source: Port, other: Port) -> object:
                 return source
 
@@ -380,7 +391,7 @@ class TestPrograms:
 
     def test_keyword_parameter(self) -> None:
         with pytest.raises(ProgramError, match="exactly one parameter"):
-            program(lambda *, source: source)  # type: ignore[misc]
+            program(lambda *, source: source)  # type: ignore[misc, arg-type]
 
     def test_async(self) -> None:
         async def declare(source: Port) -> object:
@@ -442,13 +453,13 @@ class TestPrograms:
 class TestStages:
     def test_port_to_the_constructor(self) -> None:
         def declare(source: Port) -> object:
-            return One(source)  # <-
+            return declared(One)(source)  # <-
 
         declined(declare, "`One()(port)`")
 
     def test_wrong_constructor_arguments(self) -> None:
         def action() -> object:
-            return Scaled()  # <-
+            return declared(Scaled)()  # <-
 
         refused(action, "stage Scaled", "constructor", "'by'")
 
@@ -488,7 +499,7 @@ class TestStages:
         options: Any = {option: value}
 
         def action() -> object:
-            return One.options(**options)  # <-
+            return declared(One).options(**options)  # <-
 
         refused(action, "stage One", option, right)
 

@@ -9,30 +9,30 @@ from typing import Any
 import pytest
 
 from rayorch_prefect.errors import ProgramError
-from rayorch_prefect.program import Port, program, stage
+from rayorch_prefect.program import ClassStage, program, stage
 
 
 @stage
 class One:
-    def __call__(self, rows: list[Any]) -> list[Any]:
+    def __call__(self, rows: Any) -> Any:
         return rows
 
 
 @stage(batch_size=4)
 class Other:
-    def __call__(self, rows: list[Any]) -> list[Any]:
+    def __call__(self, rows: Any) -> Any:
         return rows
 
 
 @stage
 class Join:
-    def __call__(self, *rows: list[Any]) -> list[Any]:
+    def __call__(self, *rows: Any) -> Any:
         return [list(row) for row in zip(*rows, strict=True)]
 
 
 @stage(outputs=2)
 class Two:
-    def __call__(self, rows: list[Any]) -> tuple[list[Any], list[Any]]:
+    def __call__(self, rows: Any) -> Any:
         return rows, rows
 
 
@@ -53,13 +53,19 @@ class Scaled:
     def __init__(self, by: int) -> None:
         self.by = by
 
-    def __call__(self, rows: list[int]) -> list[int]:
+    def __call__(self, rows: Any) -> Any:
         return [row * self.by * Scaled.FACTOR for row in rows]
 
 
-class Shifted(Scaled):  # type: ignore[misc]
-    def __call__(self, rows: list[int]) -> list[int]:
+class Shifted(Scaled):  # pyright: ignore[reportGeneralTypeIssues]
+    def __call__(self, rows: Any) -> Any:
         return [row + 1 for row in super().__call__(rows)]
+
+
+def declared(stage_class: Any) -> ClassStage:
+    """A decorated class as what it is: mypy does not apply class decorators."""
+    assert isinstance(stage_class, ClassStage)
+    return stage_class
 
 
 def refused(action: Callable[..., object], *words: str) -> str:
@@ -92,6 +98,3 @@ def declined(declare: Callable[[Any], object], *words: str) -> str:
     for word in words:
         assert word in message, message
     return message
-
-
-__all__ = ["Join", "One", "Other", "Port", "Two", "declined", "double", "fetch", "refused"]

@@ -22,7 +22,7 @@ PYTHON_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 .PHONY: help demo test test-all check handed bench lock clean install-demo install-dev
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 demo: $(VENV)/.demo-installed  ## run the nightly flow on sample PDFs, all local (KEEP=1 leaves the servers up)
 	$(BIN)/python -m rayorch_prefect.cli.demo $(if $(KEEP),--keep)

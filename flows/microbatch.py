@@ -6,8 +6,8 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.task_runners import ThreadPoolTaskRunner
 
+from rayorch_prefect.binding.futures import threads
 from rayorch_prefect.binding.microbatch import Microbatch
 from rayorch_prefect.binding.registry import find_night
 from rayorch_prefect.tasks.manifest import write_part
@@ -18,7 +18,7 @@ from rayorch_prefect.tasks.upload import upload
     name="microbatch",
     flow_run_name="microbatch {index}: {count} sources",
     persist_result=False,
-    task_runner=ThreadPoolTaskRunner(max_workers=4),
+    task_runner=threads(4),
 )
 async def microbatch(night: str, index: int, count: int, first: str, last: str) -> State[Any]:
     """Run slice `index` of the night that runs in this process under the id `night`.
@@ -35,9 +35,8 @@ async def microbatch(night: str, index: int, count: int, first: str, last: str) 
 
 async def run_microbatch(batch: Microbatch) -> State[Any]:
     """Start the child flow of `batch` and wait for its state."""
-    workers = ThreadPoolTaskRunner[Any](max_workers=batch.night.order.upload_workers)
     sources = batch.sources
-    bounded = microbatch.with_options(task_runner=workers)
+    bounded = microbatch.with_options(task_runner=threads(batch.night.order.upload_workers))
     return await bounded(
         batch.night.id,
         batch.index,

@@ -6,7 +6,6 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import open_night
@@ -65,7 +64,7 @@ async def _whole(night: Night) -> tuple[State[Any], NightSummary]:
     return night.state(), night.summary()
 
 
-@flow(name="nightly", persist_result=False, task_runner=ThreadPoolTaskRunner(max_workers=2))
+@flow(name="nightly", persist_result=False)
 async def nightly(
     program: str,
     source: str,

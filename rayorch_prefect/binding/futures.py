@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectConcurrentFuture, PrefectFuture
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+
+
+def threads(max_workers: int) -> TaskRunner[PrefectFuture[Any]]:
+    """The thread runner, bounded: by default it starts a thread for each waiting upload."""
+    runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max_workers)
+    return cast(TaskRunner[PrefectFuture[Any]], runner)
 
 
 async def final_state(future: PrefectFuture[Any]) -> State[Any]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
@@ -33,8 +33,8 @@ UPLOAD_PAUSES = (0.5, 1.0)
 # Failures that running again cannot change; the ledger decides what it does with them.
 _RECORDED = (Kind.RECORD_FAILURE, Kind.GROUP_FAILURE)
 
-Event = Parent | BaseException
-Submit = Callable[[int, str], PrefectFuture[Any]]
+Event: TypeAlias = Parent | BaseException
+Submit: TypeAlias = Callable[[int, str], PrefectFuture[Any]]
 
 
 class Microbatch:

@@ -19,14 +19,8 @@ from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, row_o
 from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
-from rayorch_prefect.errors import (
-    ClusterError,
-    EngineClosed,
-    ProgramError,
-    RayorchError,
-    StageError,
-)
-from rayorch_prefect.execution import Engine, EngineError, Metrics
+from rayorch_prefect.errors import EngineClosed, RayorchError
+from rayorch_prefect.execution import Engine, Metrics
 from rayorch_prefect.program import Program
 from rayorch_prefect.storage import Ledger, Source, list_sources, manifest_location, write_part
 
@@ -43,7 +37,7 @@ class Night:
     """
 
     def __init__(self, id: str, program: Program, order: Order) -> None:
-        check_publishable(program)
+        program.require_publishable()
         plan = program.plan
         self.id = id
         self.program = program
@@ -109,7 +103,7 @@ class Night:
         )
         try:
             await _entered(engine)
-        except (ClusterError, StageError, ProgramError, EngineError) as error:
+        except RayorchError as error:
             self.broke(error)
             yield
             return
@@ -207,19 +201,6 @@ class Night:
         for position, row in enumerate(self.rows):
             if row is None:
                 self.rows[position] = not_processed(self.sources[position], reason)
-
-
-def check_publishable(program: Program) -> None:
-    """Raise ProgramError unless the Program has one output, on its root Domain."""
-    plan = program.plan
-    domains = [plan.domains[plan.ports[port].domain] for port in plan.output_ports]
-    if not plan.single_output or domains[0].parent is not None:
-        found = ", ".join(domain.name for domain in domains)
-        raise ProgramError(
-            f"program {plan.name}: a published Program returns one Port on its root Domain "
-            f"{plan.domains[0].name!r}; this one returns {len(domains)} on: {found}. "
-            "Reduce each up to the root and join them in one stage"
-        )
 
 
 async def _entered(engine: Engine) -> None:

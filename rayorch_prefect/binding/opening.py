@@ -27,7 +27,7 @@ def open_night(program: str | Program, source: str, destination: str, **settings
 def order_of(program: str | Program, source: str, destination: str, **settings: Any) -> Order:
     """The checked order. Raises UsageError."""
     return Order(
-        program=program if isinstance(program, str) else "",
+        program=program if isinstance(program, str) else _name(program),
         source=S3Location.parse(source),
         destination=S3Location.parse(destination),
         **settings,
@@ -37,6 +37,12 @@ def order_of(program: str | Program, source: str, destination: str, **settings: 
 def loaded(program: str | Program) -> Program:
     """The Program itself, imported if it is given by name."""
     return load_program(program) if isinstance(program, str) else program
+
+
+def _name(program: Program) -> str:
+    """The name that the command line finds it by, empty if there is none."""
+    path = program.module_path
+    return "" if "<" in path or path.startswith("__main__") else path
 
 
 def _flow_run_id() -> str:

@@ -41,10 +41,9 @@ def judge(counts: Tally, failure_policy: int = 0, what_next: str = "") -> Verdic
 
 def to_state(verdict: Verdict) -> State[Any]:
     """Prefect's state; a Failed one carries an exception with the same message as its data."""
-    named = {"name": verdict.name} if verdict.name else {}
     if verdict.completed:
-        return Completed(message=verdict.message, **named)
-    return Failed(message=verdict.message, data=RowsFailed(verdict.message), **named)
+        return Completed(message=verdict.message, name=verdict.name)
+    return Failed(message=verdict.message, data=RowsFailed(verdict.message), name=verdict.name)
 
 
 def _tolerated(counts: Tally, failure_policy: int) -> bool:

@@ -25,6 +25,15 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
+class _Version(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"{parser.prog} {version('rayorch-prefect')}")
+        parser.exit()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     asked = _parser().parse_args(arguments)
@@ -58,8 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="rayorch-prefect",
         description="Publish S3 objects through a lineage-controlled program on Ray and Prefect.",
     )
-    shown = f"%(prog)s {version('rayorch-prefect')}"
-    parser.add_argument("--version", action="version", version=shown)
+    parser.add_argument("--version", action=_Version, help="print the version and leave")
     commands = parser.add_subparsers(dest="command", required=True, metavar="run|plan")
     _add_run(commands)
     plan = commands.add_parser("plan", help="print a program's compiled Plan")
@@ -113,3 +121,7 @@ def _at_least(minimum: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

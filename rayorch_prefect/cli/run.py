@@ -17,7 +17,7 @@ from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_API_URL
 from prefect.utilities.urls import url_for
 
-from rayorch_prefect.binding.night import Night, check_publishable
+from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import loaded, order_of
 from rayorch_prefect.binding.prefect_server import PrefectServer, using_api
 from rayorch_prefect.binding.progress import progress_line, repeated
@@ -43,7 +43,7 @@ def run(asked: argparse.Namespace) -> int:
     Raises UsageError or ProgramError before anything is started.
     """
     order = order_of(asked.program, asked.source, asked.destination, **_settings(asked))
-    check_publishable(loaded(order.program))
+    loaded(order.program).require_publishable()
     with _api() as server:
         state, nights = asyncio.run(_night(asked))
         night = nights[-1] if nights else None

@@ -1,0 +1,1 @@
+"""Tests of the Prefect binding, the flows and the tasks."""

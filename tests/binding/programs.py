@@ -1,0 +1,76 @@
+"""The toy programs of these tests: `{"n": k}` expands to children that join in order."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rayorch_prefect.model.failures import GroupFailure, RecordFailure
+from rayorch_prefect.program import F, program, stage
+
+CALLS = "RAYORCH_TEST_CALLS"
+"""Names the file to which each call of the child stage adds a line."""
+
+
+def note(text: str) -> None:
+    path = os.environ.get(CALLS)
+    if path:
+        with Path(path).open("a") as log:
+            log.write(text + "\n")
+
+
+class Split:
+    """A Source in, its children out; the object says what is to go wrong."""
+
+    def __call__(self, source: Any) -> list[dict[str, Any]]:
+        asked = json.loads(source.read())
+        if asked.get("fail"):
+            raise RecordFailure(asked["fail"], "asked for")
+        return [{"i": i, "n": asked["n"], **asked} for i in range(asked["n"])]
+
+
+class Work:
+    """One text a child."""
+
+    def __call__(self, child: dict[str, Any]) -> str:
+        note(f"{child.get('name', '')}/{child['i']}")
+        if child.get("spoilt") == child["i"]:
+            raise GroupFailure("Spoilt", f"child {child['i']} spoils all")
+        if child.get("gap") == child["i"]:
+            raise RecordFailure("Unreadable", f"child {child['i']} is left out")
+        return str(child["i"])
+
+
+class Join:
+    def __call__(self, texts: Any) -> dict[str, Any]:
+        return {".txt": ",".join(texts), ".json": {"missing": list(texts.missing)}}
+
+
+class Odd:
+    """A value that no store takes."""
+
+    def __call__(self, texts: Any) -> Any:
+        return {1, 2}
+
+
+SPLIT = stage(Split, rowwise=True)
+WORK = stage(Work, rowwise=True, batch_size=4)
+
+
+@program
+def joined(source: Any) -> Any:
+    children = F.expand(SPLIT()(source), domain="child")
+    return stage(Join, rowwise=True)()(F.reduce(WORK()(children), on_failure="skip"))
+
+
+@program
+def unpublishable(source: Any) -> Any:
+    children = F.expand(SPLIT()(source), domain="child")
+    return stage(Odd, rowwise=True)()(F.reduce(WORK()(children)))
+
+
+@program
+def below_the_root(source: Any) -> Any:
+    return WORK()(F.expand(SPLIT()(source), domain="child"))

@@ -1,0 +1,184 @@
+"""States are a pure function of the counts of row outcomes."""
+
+from __future__ import annotations
+
+import pytest
+from prefect.states import StateType
+
+from rayorch_prefect.binding.orders import Order, what_next
+from rayorch_prefect.binding.rows import Row, entry_of_row, manifest_row, row_of_entry
+from rayorch_prefect.binding.states import RowsFailed, judge, to_state
+from rayorch_prefect.binding.tallies import Tally, check_total, tally
+from rayorch_prefect.errors import InternalError, UsageError
+from rayorch_prefect.model.outcomes import Failure, Kind
+from rayorch_prefect.storage import RowOutcome, S3Location, Source
+
+
+def source(name: str) -> Source:
+    return Source(f"s3://lake/in/{name}", f"etag-{name}", 10, f"in/{name}")
+
+
+def failure(kind: Kind, type: str = "Broken") -> Failure:
+    return Failure(kind, type, "it broke", "Read", "page", (3, 1), 2)
+
+
+def published(name: str, missing: tuple[str, ...] = ()) -> Row:
+    return Row(source(name), RowOutcome.PUBLISHED, missing=missing, children=3, attempts=1)
+
+
+def failed(name: str, kind: Kind, type: str = "Broken") -> Row:
+    return Row(source(name), RowOutcome.FAILED, failure=failure(kind, type), attempts=2)
+
+
+def stopped(name: str) -> Row:
+    return Row(source(name), RowOutcome.NOT_PROCESSED, reason="EngineError: gone")
+
+
+def order(**settings: object) -> Order:
+    return Order("jobs:pdfs", S3Location("lake", "in/"), S3Location("lake", "out/"), **settings)  # type: ignore[arg-type]
+
+
+def test_all_published_is_completed() -> None:
+    verdict = judge(tally([published("a"), published("b")]))
+    assert (verdict.completed, verdict.name) == (True, None)
+    assert "2 sources: 2 published, 0 failed, 0 dropped, 0 skipped, 0 not processed" in (
+        verdict.message
+    )
+
+
+@pytest.mark.parametrize("first", list(Kind))
+def test_failed_is_named_by_the_gravest_kind(first: Kind) -> None:
+    later = [kind for kind in Kind if kind.gravity >= first.gravity]
+    rows = [failed(kind.value, kind) for kind in reversed(later)]
+    verdict = judge(tally([published("a"), *rows]))
+    assert (verdict.completed, verdict.name) == (False, first.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "completed", "name"),
+    [
+        (0, False, "GroupFailure"),
+        (1, False, "GroupFailure"),
+        (2, True, "PartiallyCompleted"),
+        (3, True, "PartiallyCompleted"),
+    ],
+)
+def test_failure_policy_is_a_count(policy: int, completed: bool, name: str) -> None:
+    rows = [failed("x", Kind.RECORD_FAILURE), published("a"), failed("y", Kind.GROUP_FAILURE)]
+    verdict = judge(tally(rows), policy)
+    assert (verdict.completed, verdict.name) == (completed, name)
+
+
+def test_contract_error_is_never_tolerated() -> None:
+    verdict = judge(tally([failed("x", Kind.CONTRACT_ERROR)]), failure_policy=100)
+    assert (verdict.completed, verdict.name) == (False, "ContractError")
+
+
+@pytest.mark.parametrize("outcome", [RowOutcome.PUBLISHED, RowOutcome.SKIPPED])
+def test_gaps_make_it_partial(outcome: RowOutcome) -> None:
+    verdict = judge(tally([published("a"), Row(source("b"), outcome, missing=("1",))]))
+    assert (verdict.completed, verdict.name) == (True, "PartiallyCompleted")
+    assert "(1 with gaps)" in verdict.message
+
+
+def test_not_processed_is_failed_whatever_the_policy() -> None:
+    counts = tally([published("a"), failed("x", Kind.RECORD_FAILURE), stopped("b")])
+    verdict = judge(counts, failure_policy=9)
+    assert (verdict.completed, verdict.name) == (False, None)
+    assert "not processed because: EngineError: gone" in verdict.message
+
+
+def test_contract_error_names_a_broken_run_too() -> None:
+    verdict = judge(tally([failed("x", Kind.CONTRACT_ERROR), stopped("b")]))
+    assert verdict.name == "ContractError"
+
+
+def test_message_tells_counts_causes_and_what_to_run() -> None:
+    counts = tally([failed("a.pdf", Kind.GROUP_FAILURE), published("b")])
+    message = judge(counts, 0, what_next(order(), counts)).message
+    assert "1 GroupFailure; tolerated: 0" in message
+    assert "in/a.pdf: GroupFailure[Broken] in stage Read at page 3/1: it broke" in message
+    command = "rayorch-prefect run --program jobs:pdfs --source s3://lake/in/ --destination s3://lake/out/"
+    assert f"{command} --retry-failed." in message
+
+
+def test_only_the_first_causes_are_spelt_out() -> None:
+    counts = tally(failed(f"{i}.pdf", Kind.RECORD_FAILURE) for i in range(50))
+    assert counts.failed == 50
+    assert [cause.split(":")[0] for cause in counts.causes] == ["in/0.pdf", "in/1.pdf", "in/2.pdf"]
+
+
+def test_failed_state_carries_an_exception() -> None:
+    state = to_state(judge(tally([failed("a", Kind.RECORD_FAILURE)])))
+    assert (state.type, state.name) == (StateType.FAILED, "RecordFailure")
+    with pytest.raises(RowsFailed, match="1 failed"):
+        state.result()  # type: ignore[unused-coroutine]
+
+
+def test_completed_states_keep_their_names() -> None:
+    assert to_state(judge(tally([published("a")]))).name == "Completed"
+    partial = to_state(judge(tally([published("a", ("2",))])))
+    assert (partial.type, partial.name) == (StateType.COMPLETED, "PartiallyCompleted")
+
+
+def test_nothing_next_when_all_is_published() -> None:
+    assert what_next(order(), tally([published("a")])) == ""
+
+
+def test_next_after_a_broken_run_needs_no_retry_failed() -> None:
+    assert "--retry-failed" not in what_next(order(), tally([stopped("a")]))
+
+
+def test_next_quotes_for_the_shell() -> None:
+    spaced = Order("jobs:pdfs", S3Location("lake", "in put/"), S3Location("lake", "out/"))
+    assert "--source 's3://lake/in put/'" in what_next(spaced, tally([stopped("a")]))
+
+
+def test_counts_must_add_up() -> None:
+    check_total(Tally(published=2, failed=1), 3, "night n")
+    with pytest.raises(InternalError, match="add up to 3, the sources to 4"):
+        check_total(Tally(published=2, failed=1), 4, "night n")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("microbatch_size", 0),
+        ("max_active_microbatches", 0),
+        ("upload_workers", -1),
+        ("failure_policy", -1),
+    ],
+)
+def test_order_refuses_wrong_numbers(setting: str, value: int) -> None:
+    with pytest.raises(UsageError, match=setting):
+        order(**{setting: value})
+
+
+def test_order_refuses_a_destination_inside_the_source() -> None:
+    with pytest.raises(UsageError, match="outside the source prefix"):
+        Order("jobs:pdfs", S3Location("lake", "in/"), S3Location("lake", "in/out/"))
+
+
+def test_the_ledger_gives_a_failure_back() -> None:
+    row = failed("a", Kind.RECORD_FAILURE, "Encrypted")
+    again = row_of_entry(row.source, entry_of_row(row, "f" * 64))
+    assert (again.outcome, again.remembered) == (RowOutcome.FAILED, True)
+    assert again.failure is not None
+    assert (again.failure.kind, again.failure.type) == (Kind.RECORD_FAILURE, "Encrypted")
+    assert again.cause == "RecordFailure[Encrypted] before: stage Read at page 3/1: it broke"
+
+
+def test_the_ledger_turns_published_into_skipped_and_keeps_its_gaps() -> None:
+    row = published("a", ("1", "3/2"))
+    again = row_of_entry(row.source, entry_of_row(row, "f" * 64))
+    assert (again.outcome, again.missing) == (RowOutcome.SKIPPED, ("1", "3/2"))
+
+
+def test_manifest_row_shows_the_failure() -> None:
+    row = manifest_row(failed("a", Kind.UPLOAD_FAILED, "StoreError"))
+    assert (row.row_outcome, row.kind, row.type) == (
+        RowOutcome.FAILED,
+        "UploadFailed",
+        "StoreError",
+    )
+    assert row.cause == "UploadFailed[StoreError] in stage Read at page 3/1: it broke"

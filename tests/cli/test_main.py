@@ -1,0 +1,97 @@
+"""Wrong arguments give one line and exit status 2; `plan` and `--version` start nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from rayorch_prefect.cli.main import main
+
+GOOD = {
+    "--program": "tests.binding.programs:joined",
+    "--source": "s3://lake/in/",
+    "--destination": "s3://lake/out/",
+}
+
+
+def run_with(**changes: str | None) -> list[str]:
+    """`run` with good arguments, some replaced, or left out where None."""
+    merged = {**GOOD, **{f"--{name.replace('_', '-')}": value for name, value in changes.items()}}
+    return ["run", *(word for name, value in merged.items() if value for word in (name, value))]
+
+
+def status_of(arguments: list[str]) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as left:
+        return left.code if isinstance(left.code, int) else -1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "the following arguments are required: run|plan"),
+        (["dance"], "invalid choice: 'dance'"),
+        (run_with(source=None), "required: --source"),
+        (run_with(source="/tmp/in"), "'/tmp/in' is not an S3 location; expected s3://"),
+        (run_with(destination="s3://"), "'s3://' names no bucket"),
+        (run_with(destination="s3://lake/in/out/"), "outside the source prefix"),
+        (run_with(microbatch_size="0"), "'0' is not a whole number from 1 up"),
+        (run_with(failure_policy="some"), "'some' is not a whole number from 0 up"),
+        (run_with(program="no_such_module:x"), "module no_such_module does not import"),
+        (run_with(program="tests.binding.programs:nope"), "has no attribute nope"),
+        (run_with(program="tests.binding.programs:CALLS"), "not a Program made with @program"),
+        (run_with(program="tests.binding.programs"), "has several Programs"),
+        (run_with(program="json"), "has no Programs"),
+        (run_with(program="tests.binding.programs:"), "expected module:attribute"),
+        (run_with(program="tests.binding.programs:below_the_root"), "one output on the root"),
+        (["plan", "--program", "nowhere:x"], "module nowhere does not import"),
+    ],
+)
+def test_wrong_arguments_give_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert said in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_a_module_that_raises_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "raising_job.py").write_text("raise ValueError('first line\\nsecond line')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert status_of(["plan", "--program", "raising_job:x"]) == 2
+    shown = capsys.readouterr().err
+    assert "raising_job does not import (ValueError: first line second line)" in shown
+    assert shown.count("\n") == 1
+
+
+def test_plan_prints_the_compiled_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--program", "tests.binding.programs:joined"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("joined", "child", "Split", "Work", "Join"):
+        assert word in shown
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["--version"]) == 0
+    assert capsys.readouterr().out == f"rayorch-prefect {version('rayorch-prefect')}\n"
+
+
+def test_a_program_in_the_working_directory_is_found(tmp_path: Path) -> None:
+    (tmp_path / "my_job.py").write_text(
+        "from rayorch_prefect.program import program, stage\n"
+        "def double(source):\n    return source\n"
+        "@program\ndef doubled(source):\n    return stage(double)()(source)\n"
+    )
+    command = [sys.executable, "-m", "rayorch_prefect.cli.main", "plan", "--program", "my_job"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "doubled" in ended.stdout

@@ -1,0 +1,145 @@
+"""Real services for tests, each started at most once a session, on 127.0.0.1 and a free port.
+
+A conftest that needs them imports the fixtures:
+`from tests.services import prefect_server, ray_cluster, s3_server`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from rayorch_prefect.binding.prefect_server import PrefectServer
+
+T = TypeVar("T")
+
+_CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing-secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+_OF_THE_USER = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "AWS_REGION")
+_RAY_MEMORY = 300 * 1024**2
+
+_services = pytest.StashKey[dict[str, object]]()
+
+
+@pytest.fixture(scope="session")
+def s3_server(request: pytest.FixtureRequest) -> str:
+    """The endpoint of an S3 server; AWS_* of this process and of the Ray it starts point to it."""
+    return _once(request.config, "s3", _start_s3)
+
+
+@pytest.fixture(scope="session")
+def prefect_server(request: pytest.FixtureRequest) -> PrefectServer:
+    """A Prefect server on SQLite that the flows of this process report to."""
+    return _once(request.config, "prefect", _start_prefect)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(request: pytest.FixtureRequest, s3_server: str) -> str:
+    """A local Ray with 4 logical CPUs and no dashboard; its address."""
+    return _once(request.config, "ray", _start_ray)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A fresh bucket with the prefixes `in/` for sources and `out/` for outputs."""
+
+    name: str
+
+    @property
+    def source(self) -> str:
+        return f"s3://{self.name}/in/"
+
+    @property
+    def destination(self) -> str:
+        return f"s3://{self.name}/out/"
+
+    def put(self, key: str, content: bytes) -> None:
+        from rayorch_prefect.storage.client import s3_client
+
+        s3_client().put_object(Bucket=self.name, Key=key, Body=content)
+
+    def get(self, key: str) -> bytes:
+        from rayorch_prefect.storage.client import s3_client
+
+        return s3_client().get_object(Bucket=self.name, Key=key)["Body"].read()
+
+    def keys(self, prefix: str = "") -> list[str]:
+        from rayorch_prefect.storage import S3Location
+        from rayorch_prefect.storage.listing import list_keys
+
+        return list(list_keys(S3Location(self.name, prefix)))
+
+
+@pytest.fixture
+def bucket(s3_server: str) -> Bucket:
+    """A bucket of the test's own."""
+    from rayorch_prefect.storage.client import s3_client
+
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    s3_client().create_bucket(Bucket=name)
+    return Bucket(name)
+
+
+def _once(config: pytest.Config, name: str, start: Callable[[ExitStack], T]) -> T:
+    # Fixtures imported by several conftests are several fixtures; the service stays one.
+    services = config.stash.setdefault(_services, {})
+    if name not in services:
+        stack = ExitStack()
+        config.add_cleanup(stack.close)
+        services[name] = start(stack)
+    return services[name]  # type: ignore[return-value]
+
+
+def _start_s3(stack: ExitStack) -> str:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    stack.callback(server.stop)
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    changes = pytest.MonkeyPatch()
+    stack.callback(changes.undo)
+    for name, value in {**_CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}.items():
+        changes.setenv(name, value)
+    for name in _OF_THE_USER:
+        changes.delenv(name, raising=False)
+    return endpoint
+
+
+def _start_prefect(stack: ExitStack) -> PrefectServer:
+    from rayorch_prefect.binding.prefect_server import PrefectServer, using_api
+
+    home = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+    server = stack.enter_context(PrefectServer(Path(home)))
+    stack.enter_context(using_api(server.api_url))
+    return server
+
+
+def _start_ray(stack: ExitStack) -> str:
+    import ray
+
+    # A leftover address would make this a driver on someone else's cluster.
+    os.environ.pop("RAY_ADDRESS", None)
+    context = ray.init(
+        num_cpus=4,
+        include_dashboard=False,
+        object_store_memory=_RAY_MEMORY,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+    stack.callback(ray.shutdown)
+    return str(context.address_info["gcs_address"])

@@ -19,7 +19,8 @@ def fingerprint(plan: Plan) -> str:
     """SHA-256 (hex) over name, version, structure, stage names and constructor arguments.
 
     Batch sizes, replicas, resources, retry budgets, shared pools and line numbers are not part of
-    it. Raises ProgramError for a constructor argument without a stable form.
+    it, nor is code: of a lambda or local function only its name counts, so values that it captures
+    belong into constructor arguments. Raises ProgramError for a constructor argument without a stable form.
     """
     parts = (
         plan.name,

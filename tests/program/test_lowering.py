@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -217,6 +218,15 @@ class TestListDepths:
         assert plan.calls[0].list_depths == (1, 1)
         assert plan.calls[0].masks == (False, True)
 
+    def test_mask_in_a_list_that_is_expanded_again_later(self) -> None:
+        def declare(source: Port) -> object:
+            flags = One()(source)
+            element = F.expand(flags, domain="page")
+            return F.filter(element, element), F.expand(flags, domain="again")
+
+        plan = compiled(declare)
+        assert (plan.calls[0].list_depths, plan.calls[0].masks) == ((1,), (True,))
+
     def test_through_aliases(self) -> None:
         def declare(source: Port) -> object:
             a, b, c = One()(source), Other()(source), One()(source)
@@ -349,3 +359,26 @@ def test_traces_in_threads_do_not_meet() -> None:
     for thread in threads:
         thread.join()
     assert [len(plan.calls) for plan in plans] == [5, 5]
+
+
+def test_the_example_of_the_readme() -> None:
+    @stage(batch_size=1, replicas=2)
+    class Render:
+        def __call__(self, sources: Any) -> Any: ...
+
+    @stage(batch_size=16, replicas=1, num_gpus=1)
+    class Read:
+        def __call__(self, pages: Any) -> Any: ...
+
+    @stage
+    class Assemble:
+        def __call__(self, sources: Any, pages: Any) -> Any: ...
+
+    @program(version="1")
+    def documents(source: Port) -> object:
+        pages = F.expand(Render()(source), domain="page")
+        return Assemble()(source, F.reduce(Read()(pages)))
+
+    check_dense(documents.plan)
+    documents.require_publishable()
+    assert [call.stage for call in documents.plan.calls] == ["Render", "Read", "Assemble"]

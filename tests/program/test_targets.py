@@ -73,7 +73,8 @@ def test_local_class_travels_by_value() -> None:
 
 
 def test_class_of_a_script_travels_by_value(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
+    # Under this name the import system would find it, and find another `__main__` elsewhere.
+    script = tmp_path / "__main__.py"
     script.write_text(
         "import sys, cloudpickle\n"
         "from rayorch_prefect.program import program, stage\n"

@@ -20,7 +20,9 @@ def fingerprint(plan: Plan) -> str:
 
     Batch sizes, replicas, resources, retry budgets, shared pools and line numbers are not part of
     it, nor is code: of a lambda or local function only its name counts, so values that it captures
-    belong into constructor arguments. Raises ProgramError for a constructor argument without a stable form.
+    belong into constructor arguments.
+
+    Raises ProgramError for a constructor argument without a stable form.
     """
     parts = (
         plan.name,

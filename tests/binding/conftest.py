@@ -1,0 +1,57 @@
+"""The services that the tests of the whole kind use, and a night to run on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from prefect.client.schemas.objects import State
+
+from rayorch_prefect.binding.night import Night
+from rayorch_prefect.binding.prefect_server import PrefectServer
+from rayorch_prefect.binding.recording import wait_until_recorded
+from rayorch_prefect.binding.registry import watching
+from rayorch_prefect.flows.nightly import nightly
+from tests.services import Bucket, bucket, prefect_server, ray_cluster, s3_server
+
+__all__ = ["bucket", "prefect_server", "ray_cluster", "s3_server"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A nightly run that is over, with all its task runs recorded."""
+
+    state: State[Any]
+    night: Night
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Row outcome by source key."""
+        return {row.source.key: row.outcome.value for row in self.night.rows if row}
+
+
+RunNightly = Callable[..., Awaitable[Ended]]
+
+
+@pytest.fixture
+def run_nightly(bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str) -> RunNightly:
+    """Run the nightly flow on the test's bucket; settings are the flow's parameters."""
+
+    async def run(program: str = "tests.binding.programs:joined", **settings: Any) -> Ended:
+        with watching() as nights:
+            state = await nightly(
+                program, bucket.source, bucket.destination, **settings, return_state=True
+            )
+        assert wait_until_recorded(prefect_server, nights[0])
+        return Ended(state, nights[0])
+
+    return run
+
+
+def put_sources(bucket: Bucket, **asked: dict[str, Any]) -> None:
+    """One source object `in/<name>.json` each."""
+    for name, value in asked.items():
+        bucket.put(f"in/{name}.json", json.dumps({"name": name, **value}).encode())

@@ -1,0 +1,171 @@
+"""Small nights of the whole kind: S3 server, Prefect server, Ray."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+
+from rayorch_prefect.binding.prefect_server import PrefectServer
+from rayorch_prefect.storage import read_manifest
+from tests.binding.conftest import RunNightly, put_sources
+from tests.services import Bucket
+
+
+def ask(server: PrefectServer, path: str, body: dict[str, Any]) -> Any:
+    answer = httpx.post(f"{server.api_url}{path}", json=body, trust_env=False)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def children_of(server: PrefectServer, night_id: str) -> list[dict[str, Any]]:
+    body = {"flow_runs": {"parent_flow_run_id": {"any_": [night_id]}}, "sort": "NAME_ASC"}
+    found: list[dict[str, Any]] = ask(server, "/flow_runs/filter", body)
+    return found
+
+
+def task_names(server: PrefectServer, flow_run_ids: list[str]) -> list[str]:
+    body = {"flow_runs": {"id": {"any_": flow_run_ids}}, "limit": 200}
+    return sorted(run["name"] for run in ask(server, "/task_runs/filter", body))
+
+
+def tables(server: PrefectServer, flow_run_id: str) -> list[dict[str, Any]]:
+    body = {"artifacts": {"flow_run_id": {"any_": [flow_run_id]}, "type": {"any_": ["table"]}}}
+    return list(ask(server, "/artifacts/filter", body))
+
+
+async def test_all_is_published_and_shown(
+    bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
+) -> None:
+    put_sources(bucket, a={"n": 3}, b={"n": 0}, c={"n": 12}, d={"n": 1}, e={"n": 2})
+
+    ended = await run_nightly(microbatch_size=2, max_active_microbatches=2)
+
+    assert (ended.state.name, ended.state.is_completed()) == ("Completed", True)
+    assert bucket.get("out/in/c.json.txt") == ",".join(map(str, range(12))).encode()
+    outputs = [key for key in bucket.keys("out/") if not key.startswith("out/_rayorch/")]
+    assert outputs == [
+        f"out/in/{name}.json.{ending}" for name in "abcde" for ending in ("json", "txt")
+    ]
+    children = children_of(prefect_server, ended.night.id)
+    assert [(run["name"], run["state_name"]) for run in children] == [
+        ("microbatch 0: 2 sources", "Completed"),
+        ("microbatch 1: 2 sources", "Completed"),
+        ("microbatch 2: 1 sources", "Completed"),
+    ]
+    names = task_names(prefect_server, [run["id"] for run in children])
+    uploads = [f"upload in/{name}.json" for name in "abcde"]
+    assert names == [*(f"manifest of microbatch {i}" for i in range(3)), *uploads]
+    summary = ended.night.summary()
+    assert (summary.sources, summary.published, summary.children) == (5, 5, 18)
+    assert (summary.flow_runs, summary.upload_task_runs) == (4, 5)
+    assert summary.first_upload_s is not None
+    assert 0 < summary.first_upload_s <= summary.wall_s
+
+
+async def test_a_rerun_skips_what_is_published_and_starts_nothing(
+    bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
+) -> None:
+    put_sources(bucket, a={"n": 3}, b={"n": 2})
+    await run_nightly()
+    put_sources(bucket, c={"n": 1})
+
+    second = await run_nightly()
+    third = await run_nightly()
+
+    assert second.outcomes == {
+        "in/a.json": "skipped",
+        "in/b.json": "skipped",
+        "in/c.json": "published",
+    }
+    assert set(third.outcomes.values()) == {"skipped"}
+    assert "3 sources: 0 published, 0 failed, 0 dropped, 3 skipped" in third.state.message
+    assert children_of(prefect_server, third.night.id) == []
+    assert read_manifest(third.night.manifest).num_rows == 3
+
+
+async def test_failed_rows_name_the_state_and_fill_the_tables(
+    bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
+) -> None:
+    put_sources(bucket, a={"n": 3}, b={"n": 5, "spoilt": 2}, c={"fail": "Encrypted"}, d={"n": 1})
+
+    ended = await run_nightly(microbatch_size=2)
+
+    assert (ended.state.is_failed(), ended.state.name) == (True, "GroupFailure")
+    assert "2 published, 2 failed" in ended.state.message
+    assert "--retry-failed" in ended.state.message
+    assert ended.outcomes["in/b.json"] == "failed"
+    states = [run["state_name"] for run in children_of(prefect_server, ended.night.id)]
+    assert states == ["GroupFailure", "RecordFailure"]
+    (table,) = tables(prefect_server, ended.night.id)
+    assert table["key"] == "failed-joined"
+    lines = json.loads(table["data"])
+    assert [(line["source key"], line["kind"], line["type"], line["child"]) for line in lines] == [
+        ("in/b.json", "GroupFailure", "Spoilt", 2),
+        ("in/c.json", "RecordFailure", "Encrypted", None),
+    ]
+    assert not [key for key in bucket.keys("out/in/") if "/b.json" in key or "/c.json" in key]
+    assert ended.night.summary().failed == {"Spoilt": 1, "Encrypted": 1}
+
+
+async def test_tolerated_failures_count_again_without_running(
+    bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
+) -> None:
+    put_sources(bucket, a={"n": 3}, b={"n": 5, "spoilt": 2})
+
+    first = await run_nightly(failure_policy=1)
+    again = await run_nightly(failure_policy=0)
+
+    assert (first.state.name, first.state.is_completed()) == ("PartiallyCompleted", True)
+    assert (again.state.name, again.state.is_failed()) == ("GroupFailure", True)
+    assert again.outcomes == {"in/a.json": "skipped", "in/b.json": "failed"}
+    assert children_of(prefect_server, again.night.id) == []
+    put_sources(bucket, b={"n": 2})
+    mended = await run_nightly()
+    assert mended.state.name == "Completed"
+
+
+async def test_gaps_are_named_in_state_and_manifest(
+    bucket: Bucket, run_nightly: RunNightly
+) -> None:
+    put_sources(bucket, a={"n": 3, "gap": 1}, b={"n": 2})
+
+    ended = await run_nightly()
+
+    assert ended.state.name == "PartiallyCompleted"
+    rows = {row["uri"]: row for row in read_manifest(ended.night.manifest).to_pylist()}
+    row = rows[f"{bucket.source}a.json"]
+    assert (row["row_outcome"], row["missing"], row["children"]) == ("published", ["1"], 3)
+    assert bucket.get("out/in/a.json.json") == b'{"missing":[1]}'
+    retried = await run_nightly(retry_failed=True)
+    assert retried.outcomes == {"in/a.json": "published", "in/b.json": "skipped"}
+
+
+async def test_a_value_that_cannot_be_published_is_the_programs_defect(
+    bucket: Bucket, run_nightly: RunNightly
+) -> None:
+    put_sources(bucket, a={"n": 1})
+
+    ended = await run_nightly("tests.binding.programs:unpublishable", failure_policy=1)
+
+    assert (ended.state.is_failed(), ended.state.name) == (True, "ContractError")
+    assert "a published output is bytes" in ended.state.message
+
+
+async def test_no_sources_is_completed(bucket: Bucket, run_nightly: RunNightly) -> None:
+    ended = await run_nightly()
+    assert ended.state.name == "Completed"
+    assert ended.state.message == f"no sources under {bucket.source}"
+
+
+async def test_stored_parameters_stay_small_and_the_manifest_whole(
+    bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
+) -> None:
+    put_sources(bucket, **{f"{i:03}" + "x" * 100: {"n": 1} for i in range(40)})
+
+    ended = await run_nightly(microbatch_size=40)
+
+    (child,) = children_of(prefect_server, ended.night.id)
+    assert len(json.dumps(child["parameters"])) < 1000
+    assert read_manifest(ended.night.manifest).num_rows == 40

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import uuid
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -35,8 +37,8 @@ _services = pytest.StashKey[dict[str, object]]()
 
 
 @pytest.fixture(scope="session")
-def s3_server(request: pytest.FixtureRequest) -> str:
-    """The endpoint of an S3 server; AWS_* of this process and of the Ray it starts point to it."""
+def s3_server(request: pytest.FixtureRequest) -> S3Server:
+    """An S3 server; AWS_* of this process and of the Ray that it starts point to it."""
     return _once(request.config, "s3", _start_s3)
 
 
@@ -47,9 +49,55 @@ def prefect_server(request: pytest.FixtureRequest) -> PrefectServer:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(request: pytest.FixtureRequest, s3_server: str) -> str:
+def ray_cluster(request: pytest.FixtureRequest, s3_server: S3Server) -> str:
     """A local Ray with 4 logical CPUs and no dashboard; its address."""
     return _once(request.config, "ray", _start_ray)
+
+
+class S3Server:
+    """moto's S3 server, with a door that refuses requests on demand."""
+
+    def __init__(self) -> None:
+        from moto.moto_server.threaded_moto_server import MotoRequestHandler
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self._refused: set[tuple[str, str]] = set()
+        self.refusals: Counter[tuple[str, str]] = Counter()
+        self._server = make_server(
+            "127.0.0.1", 0, self._answer, threaded=True, request_handler=MotoRequestHandler
+        )
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+
+    @contextmanager
+    def refusing(self, method: str, key_part: str) -> Iterator[None]:
+        """Answer 500 to every request of this method whose key contains `key_part`."""
+        fault = (method, key_part)
+        self._refused.add(fault)
+        try:
+            yield
+        finally:
+            self._refused.discard(fault)
+
+    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        for fault in list(self._refused):
+            if method == fault[0] and fault[1] in path:
+                self.refusals[fault] += 1
+                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                start_response("500 Internal Server Error", [("Content-Length", "0")])
+                return [b""]
+        answer: Iterable[bytes] = self._app(environ, start_response)
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +132,7 @@ class Bucket:
 
 
 @pytest.fixture
-def bucket(s3_server: str) -> Bucket:
+def bucket(s3_server: S3Server) -> Bucket:
     """A bucket of the test's own."""
     from rayorch_prefect.storage.client import s3_client
 
@@ -103,21 +151,17 @@ def _once(config: pytest.Config, name: str, start: Callable[[ExitStack], T]) -> 
     return services[name]  # type: ignore[return-value]
 
 
-def _start_s3(stack: ExitStack) -> str:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+def _start_s3(stack: ExitStack) -> S3Server:
+    server = S3Server()
     server.start()
     stack.callback(server.stop)
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
     changes = pytest.MonkeyPatch()
     stack.callback(changes.undo)
-    for name, value in {**_CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}.items():
+    for name, value in {**_CREDENTIALS, "AWS_ENDPOINT_URL": server.endpoint}.items():
         changes.setenv(name, value)
     for name in _OF_THE_USER:
         changes.delenv(name, raising=False)
-    return endpoint
+    return server
 
 
 def _start_prefect(stack: ExitStack) -> PrefectServer:

@@ -10,7 +10,7 @@ import httpx
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.storage import read_manifest
 from tests.binding.conftest import RunNightly, put_sources
-from tests.services import Bucket
+from tests.services import Bucket, S3Server
 
 
 def ask(server: PrefectServer, path: str, body: dict[str, Any]) -> Any:
@@ -169,3 +169,45 @@ async def test_stored_parameters_stay_small_and_the_manifest_whole(
     (child,) = children_of(prefect_server, ended.night.id)
     assert len(json.dumps(child["parameters"])) < 1000
     assert read_manifest(ended.night.manifest).num_rows == 40
+
+
+async def test_an_upload_that_fails_for_good_fails_its_row_alone(
+    bucket: Bucket,
+    s3_server: S3Server,
+    prefect_server: PrefectServer,
+    run_nightly: RunNightly,
+) -> None:
+    put_sources(bucket, a={"n": 2}, b={"n": 3}, c={"n": 1})
+
+    with s3_server.refusing("PUT", "/out/in/b.json"):
+        ended = await run_nightly()
+    after = await run_nightly()
+
+    assert (ended.state.is_failed(), ended.state.name) == (True, "UploadFailed")
+    assert ended.outcomes == {
+        "in/a.json": "published",
+        "in/b.json": "failed",
+        "in/c.json": "published",
+    }
+    assert 1 < s3_server.refusals["PUT", "/out/in/b.json"] < 20
+    (child,) = children_of(prefect_server, ended.night.id)
+    body = {"flow_runs": {"id": {"any_": [child["id"]]}}}
+    states = {
+        run["name"]: run["state_name"] for run in ask(prefect_server, "/task_runs/filter", body)
+    }
+    assert states["upload in/b.json"] == "UploadFailed"
+    assert states["upload in/c.json"] == "Completed"
+    assert after.outcomes["in/b.json"] == "published"
+    assert after.outcomes["in/a.json"] == "skipped"
+
+
+async def test_a_row_whose_record_cannot_be_kept_is_not_called_published(
+    bucket: Bucket, s3_server: S3Server, run_nightly: RunNightly
+) -> None:
+    put_sources(bucket, a={"n": 2})
+
+    with s3_server.refusing("PUT", "/ledger/"):
+        ended = await run_nightly()
+
+    assert ended.state.name == "UploadFailed"
+    assert (await run_nightly()).outcomes == {"in/a.json": "published"}

@@ -72,6 +72,14 @@ def test_pages_and_gaps(row: dict[str, str]) -> None:
     assert (row["expect"] == "ok") <= (missing == [])
 
 
+def test_a_page_without_area_still_has_its_text() -> None:
+    source, read = case("files/mozilla+pdf.js/test/pdfs/boundingBox_invalid.pdf"), ReadPage()
+    page = read(source, 2)
+    assert (page["width"], page["height"]) == (0, 0)
+    assert len(page["text"]) == 41
+    read.close()
+
+
 @pytest.mark.parametrize(("name", "expected"), FAILURES.items())
 def test_failures(name: str, expected: str) -> None:
     with pytest.raises(RecordFailure) as caught:

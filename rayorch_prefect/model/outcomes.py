@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 
 
 class Outcome(IntEnum):
@@ -16,7 +16,7 @@ class Outcome(IntEnum):
     SUPPRESSED = 4
 
 
-class ParentOutcome(str, Enum):
+class ParentOutcome(StrEnum):
     """What became of a parent (a root Entity)."""
 
     COMPLETED = "COMPLETED"
@@ -24,7 +24,7 @@ class ParentOutcome(str, Enum):
     DROPPED = "DROPPED"
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """The kinds of failure, gravest first."""
 
     CONTRACT_ERROR = "ContractError"

@@ -1,0 +1,124 @@
+"""Actors that apply a given function to a parent's value, near the data.
+
+Used for uploads: the bytes go from Ray's object store to the actor and never through the
+driver's process. Belongs to the Engine's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError
+
+from rayorch_prefect.execution.parent import Payload
+from rayorch_prefect.execution.worker_actor import fetch, import_from
+
+TRIES = 3
+
+
+class ApplierActor:
+    """Applies functions to values."""
+
+    def __init__(self, path: Sequence[str]) -> None:
+        import_from(path)
+
+    def apply(
+        self, function: Callable[..., Any], payload: Payload | None, args: tuple[Any, ...]
+    ) -> Any:
+        """`function(value, *args)`; the value is None where there is no payload."""
+        value = None if payload is None else payload.value(fetch)
+        return function(value, *args)
+
+
+@dataclass(slots=True)
+class Application:
+    """One function to apply, and who waits for it."""
+
+    function: Callable[..., Any]
+    payload: Payload | None
+    args: tuple[Any, ...]
+    future: Future[Any]
+    tries: int = 0
+
+
+class Appliers:
+    """A pool of `size` applier actors, started when first needed.
+
+    A call whose actor dies is tried again on another, `TRIES` times in all; then its future has
+    the error. `later(function, *args)` runs something on the Engine's thread.
+    """
+
+    def __init__(
+        self, size: int, path: Sequence[str], later: Callable[..., None], num_cpus: float = 0.0
+    ) -> None:
+        self._size = size
+        self._path = list(path)
+        self._later = later
+        self._class = ray.remote(ApplierActor).options(
+            num_cpus=num_cpus, max_restarts=0, max_task_retries=0
+        )
+        self._actors: list[Any] = []
+        self._idle: deque[Any] = deque()
+        self._waiting: deque[Application] = deque()
+
+    def apply(self, application: Application) -> None:
+        """Queue an application."""
+        self._waiting.append(application)
+        self._send()
+
+    def _send(self) -> None:
+        while self._waiting:
+            if not self._idle and len(self._actors) < self._size:
+                self._start()
+            if not self._idle:
+                return
+            self._run(self._idle.popleft(), self._waiting.popleft())
+
+    def _start(self) -> None:
+        actor = self._class.remote(self._path)
+        self._actors.append(actor)
+        self._idle.append(actor)
+
+    def _run(self, actor: Any, application: Application) -> None:
+        application.tries += 1
+        try:
+            ref = actor.apply.remote(application.function, application.payload, application.args)
+        except Exception as error:
+            self._idle.append(actor)
+            application.future.set_exception(error)
+            return
+        ref.future().add_done_callback(
+            lambda future: self._later(self._ended, actor, application, future)
+        )
+
+    def _ended(self, actor: Any, application: Application, future: Future[Any]) -> None:
+        error = future.exception()
+        if error is None or isinstance(error, RayTaskError):
+            self._idle.append(actor)
+        else:
+            self._actors.remove(actor)
+        if error is None:
+            application.future.set_result(future.result())
+        elif isinstance(error, RayTaskError):
+            cause: BaseException = error.as_instanceof_cause()  # type: ignore[no-untyped-call]
+            application.future.set_exception(cause)
+        elif application.tries < TRIES:
+            self._waiting.appendleft(application)
+        else:
+            application.future.set_exception(error)
+        self._send()
+
+    def close(self) -> None:
+        """End all actors; applications that have not ended get an error."""
+        for application in self._waiting:
+            application.future.cancel()
+        self._waiting.clear()
+        for actor in self._actors:
+            ray.kill(actor)
+        self._actors.clear()
+        self._idle.clear()

@@ -1,0 +1,129 @@
+"""One batch in a worker: decode the inputs, call the stage, encode what it returned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rayorch_prefect.execution.codec import EncodedChunk, LargeChunk, decode, encode, rows_of
+from rayorch_prefect.execution.messages import (
+    BatchMessage,
+    CallContract,
+    ChunkAddress,
+    Reply,
+    ReturnedChunk,
+    ReturnedOutput,
+    RowsReply,
+)
+from rayorch_prefect.execution.stage_runner import (
+    Column,
+    Results,
+    StageRunner,
+    describe,
+    short,
+)
+from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, Shape
+
+# Gets stored objects by their references.
+Fetch = Callable[[Sequence[Any]], Sequence[Any]]
+# What goes back besides the reply: lists of large chunks.
+LargeReturns = list[list[LargeChunk]]
+
+
+def run_batch(
+    runner: StageRunner, contract: CallContract, message: BatchMessage, fetch: Fetch
+) -> tuple[Reply, LargeReturns]:
+    """Run one batch; never raises for what the stage or its values do."""
+    returns: LargeReturns = [[] for _ in range(message.large_returns)]
+    try:
+        chunks = _decoded(message.chunks, fetch)
+        inputs = [rows_of(parts, chunks) for parts in message.inputs]
+    except Exception as error:
+        return AttemptFailed(type(error).__name__, f"reading the inputs: {short(error)}"), returns
+    begin = time.perf_counter()
+    results = runner.run(contract, message.rows, inputs)
+    busy = time.perf_counter() - begin
+    if not isinstance(results, Results):
+        return results, returns
+    reply = _encoded(contract, message, results, returns)
+    if isinstance(reply, RowsReply):
+        reply = RowsReply(reply.rows, reply.outputs, reply.failures, reply.large, busy)
+    return reply, returns
+
+
+def _decoded(chunks: Sequence[Any], fetch: Fetch) -> list[list[Any]]:
+    refs = list({chunk.ref: None for chunk in chunks if isinstance(chunk, ChunkAddress)})
+    stored = dict(zip(refs, fetch(refs), strict=True)) if refs else {}
+    return [
+        decode(stored[chunk.ref][chunk.position] if isinstance(chunk, ChunkAddress) else chunk)
+        for chunk in chunks
+    ]
+
+
+def _encoded(
+    contract: CallContract, message: BatchMessage, results: Results, returns: LargeReturns
+) -> Reply:
+    packed = 0
+    outputs: list[ReturnedOutput] = []
+    large = False
+    for column in results.columns:
+        chunks: list[ReturnedChunk] = []
+        for values in _cut(column, message.cuts, contract.chunk_rows):
+            try:
+                chunk = encode(values)
+            except Exception as error:
+                return _unpicklable(values, error)
+            large = large or chunk.large is not None
+            chunks.append(_placed(chunk, returns, packed))
+            packed += chunk.large is not None
+        shapes = None if column.shapes is None else tuple(column.shapes)
+        mask = None if column.mask is None else bytes(column.mask)
+        outputs.append(ReturnedOutput(tuple(chunks), shapes, mask))
+    return RowsReply(message.rows, tuple(outputs), results.failures, large)
+
+
+def _unpicklable(values: Sequence[Any], error: Exception) -> ContractBreach:
+    """Name the first value that cannot be pickled."""
+    for value in values:
+        try:
+            encode([value])
+        except Exception as found:
+            received = f"{describe(value)}: {type(found).__name__}: {short(found)}"
+            return ContractBreach("values that can be pickled", received)
+    return ContractBreach("values that can be pickled", f"{type(error).__name__}: {short(error)}")
+
+
+def _placed(chunk: EncodedChunk, returns: LargeReturns, packed: int) -> ReturnedChunk:
+    """Small chunks go inside the reply; large ones spread over the large returns, if any."""
+    if chunk.large is None:
+        return ReturnedChunk(chunk.n, chunk.small)
+    if not returns:
+        return ReturnedChunk(chunk.n, chunk.large)
+    target = returns[packed % len(returns)]
+    target.append(chunk.large)
+    return ReturnedChunk(chunk.n, None, packed % len(returns), len(target) - 1)
+
+
+def _cut(column: Column, cuts: Sequence[int], longest: int) -> Iterator[list[Any]]:
+    """Values in chunks: cut where groups (or rows of lists) end, and at `longest`."""
+    borders = list(cuts) if column.shapes is None else _row_ends(column.shapes)
+    start = 0
+    for border in (*borders, len(column.values)):
+        while start < border:
+            end = min(border, start + longest)
+            yield column.values[start:end]
+            start = end
+
+
+def _row_ends(shapes: Sequence[Shape]) -> list[int]:
+    ends: list[int] = []
+    total = 0
+    for shape in shapes:
+        total += _elements(shape)
+        ends.append(total)
+    return ends
+
+
+def _elements(shape: Shape) -> int:
+    return shape if isinstance(shape, int) else sum(map(_elements, shape))

@@ -1,0 +1,110 @@
+"""The Ray cluster: connecting to it, and whether the pools fit it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from rayorch_prefect.errors import ClusterError, DoesNotFit, UsageError
+from rayorch_prefect.program.plan import Plan, Pool
+
+CLIENT_SCHEME = "ray://"
+
+
+def connect(address: str | None) -> bool:
+    """Use the process's Ray, or connect to `address` (or RAY_ADDRESS), or start a local one.
+
+    Returns whether it was done here, so that it is ended here too. Raises UsageError for a Ray
+    client address, ClusterError if no cluster answers.
+    """
+    target = address or os.environ.get("RAY_ADDRESS")
+    if target and target.startswith(CLIENT_SCHEME):
+        raise UsageError(
+            f"{target} is a Ray client address: values would pass through a proxy. "
+            "Run the driver on the cluster, or give the address of its GCS (host:6379)"
+        )
+    if ray.is_initialized():
+        return False
+    with _own_sigterm():
+        try:
+            ray.init(address=target, **_local_options(target))
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ClusterError(f"no Ray cluster at {target or 'this machine'}: {error}") from error
+    return True
+
+
+def _local_options(target: str | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"logging_level": "WARNING", "log_to_driver": True}
+    if target is None:
+        options |= {"include_dashboard": False}
+    return options
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """`ray.init` takes SIGTERM over, and a cancelled flow would die without its `finally`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def check_fit(plan: Plan) -> None:
+    """Raise DoesNotFit if some worker fits no node, or all together do not fit the cluster."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    for pool in plan.pools:
+        needs = demand(pool)
+        if not any(_fits(needs, node) for node in nodes):
+            raise DoesNotFit(
+                f"stage {pool.stage}: a worker needs {_text(needs)}, and no node has that "
+                f"(nodes: {'; '.join(_text(_shown(node, needs)) for node in nodes) or 'none'})"
+            )
+    _check_total(plan, nodes)
+
+
+def _check_total(plan: Plan, nodes: Sequence[Mapping[str, float]]) -> None:
+    total: dict[str, float] = {}
+    for pool in plan.pools:
+        for name, amount in demand(pool).items():
+            total[name] = total.get(name, 0.0) + amount * pool.replicas
+    for name, amount in total.items():
+        there = sum(node.get(name, 0.0) for node in nodes)
+        if amount > there + 1e-6:
+            asked = ", ".join(
+                f"{pool.stage} {demand(pool)[name] * pool.replicas:g} ({pool.replicas} workers)"
+                for pool in plan.pools
+                if name in demand(pool)
+            )
+            raise DoesNotFit(
+                f"the stages need {amount:g} {name} together and the cluster has {there:g}: "
+                f"{asked}; lower replicas or the stages' resources, or add nodes"
+            )
+
+
+def demand(pool: Pool) -> dict[str, float]:
+    """What one worker of a pool needs, by Ray's names."""
+    needs = {"CPU": pool.num_cpus, "GPU": pool.num_gpus, **pool.resources}
+    return {name: amount for name, amount in needs.items() if amount}
+
+
+def _fits(needs: Mapping[str, float], node: Mapping[str, float]) -> bool:
+    return all(node.get(name, 0.0) + 1e-6 >= amount for name, amount in needs.items())
+
+
+def _shown(node: Mapping[str, float], needs: Mapping[str, float]) -> dict[str, float]:
+    return {name: node.get(name, 0.0) for name in needs}
+
+
+def _text(amounts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {amount:g}" for name, amount in amounts.items())

@@ -1,0 +1,296 @@
+"""The driver loop's body: backend messages become events, instructions become calls.
+
+Knows neither Ray nor threads: `Engine` feeds it from one thread, `run_local` in place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from rayorch_prefect.errors import RayorchError, StageStartError
+from rayorch_prefect.execution.batch import Fetch
+from rayorch_prefect.execution.blocks import Blocks
+from rayorch_prefect.execution.codec import EncodedChunk
+from rayorch_prefect.execution.messages import (
+    BatchMessage,
+    ChunkAddress,
+    Reply,
+    ReturnedChunk,
+    ReturnedOutput,
+    RowsReply,
+)
+from rayorch_prefect.execution.parent import OnParent, Parent, Payload
+from rayorch_prefect.execution.rows import DescribedRows
+from rayorch_prefect.model.events import (
+    BatchReported,
+    DispatchBatch,
+    Event,
+    Instruction,
+    MicrobatchAbandoned,
+    MicrobatchClosed,
+    ParentCompleted,
+    ReleaseValues,
+    RowsReleased,
+    SourceAdmitted,
+    StartWorker,
+    StopRun,
+    WorkerLost,
+    WorkerReady,
+)
+from rayorch_prefect.model.outcomes import ParentOutcome
+from rayorch_prefect.model.reports import OutputReport, Report, RowsReport
+from rayorch_prefect.program.plan import Plan
+from rayorch_prefect.scheduler.core import Scheduler
+
+MOST_LARGE_RETURNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIsReady:
+    """From the backend: a worker is built."""
+
+    worker: int
+    pool: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIsLost:
+    """From the backend: a worker is gone or could not be built."""
+
+    worker: int
+    pool: int
+    type: str
+    message: str
+    charge: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReply:
+    """From the backend: a batch came back. `large[i]` references large return i."""
+
+    worker: int
+    batch: int
+    reply: Reply
+    large: Sequence[Any] = ()
+
+
+BackendMessage: TypeAlias = WorkerIsReady | WorkerIsLost | BatchReply
+
+
+class Backend(Protocol):
+    """Workers, wherever they are. Nothing here may block for long."""
+
+    @property
+    def fetch(self) -> Fetch:
+        """Reads stored objects."""
+        ...
+
+    def start_worker(self, pool: int) -> int:
+        """Begin to start a worker; returns its number, never used again."""
+        ...
+
+    def send(self, worker: int, batch: int, message: BatchMessage) -> None:
+        """Give an idle worker a batch."""
+        ...
+
+    def discard(self, worker: int) -> None:
+        """Make sure that a lost worker is gone."""
+        ...
+
+    def keep(self, data: Any) -> Any:
+        """Store a large chunk that came in a reply; returns a reference to a list with it."""
+        ...
+
+
+@dataclass(slots=True)
+class _Owner:
+    """Who gets the parents of a microbatch."""
+
+    rows: Sequence[Any]
+    keys: Sequence[str]
+    on_parent: OnParent
+    started: float
+
+
+class Driver:
+    """Scheduler, stored values and workers of one Engine. Not thread-safe."""
+
+    def __init__(self, plan: Plan, backend: Backend, clock: Callable[[], float]) -> None:
+        self.plan = plan
+        self.scheduler = Scheduler(plan)
+        self.blocks = Blocks()
+        self.busy_s = [0.0] * len(plan.calls)
+        self.error: RayorchError | None = None
+        self._backend = backend
+        self._clock = clock
+        self._owners: dict[int, _Owner] = {}
+        self._next_microbatch = 0
+        self._wants_large = [True] * len(plan.calls)
+        self._events: deque[Event] = deque()
+
+    def start(self) -> None:
+        """Ask for all workers."""
+        self._obey(self.scheduler.start())
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether no worker is still being started."""
+        return not any(self.scheduler.workers.starting)
+
+    @property
+    def active(self) -> int:
+        """Microbatches that have not ended."""
+        return len(self._owners)
+
+    # -- runs --------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        rows: Sequence[Any],
+        keys: Sequence[str],
+        described: DescribedRows,
+        on_parent: OnParent,
+    ) -> int:
+        """Admit a microbatch; returns its number. Parents come through `on_parent`."""
+        number = self._next_microbatch
+        self._next_microbatch += 1
+        if self.error is not None:
+            on_parent(self.error)
+            return number
+        self._owners[number] = _Owner(rows, keys, on_parent, self._clock())
+        first = self.blocks.store([(1, self._row_data(chunk)) for chunk in described.chunks])
+        source = OutputReport(first, len(described.chunks), described.shapes, described.mask)
+        self._apply(SourceAdmitted(number, len(rows), source, described.invalid))
+        return number
+
+    def _row_data(self, chunk: EncodedChunk) -> Any:
+        if chunk.small is not None:
+            return chunk.small
+        return ChunkAddress(self._backend.keep(chunk.large), 0)
+
+    def abandon(self, microbatch: int) -> None:
+        """Forget a microbatch; its parents are not delivered any more."""
+        if self._owners.pop(microbatch, None) is not None:
+            self._apply(MicrobatchAbandoned(microbatch))
+
+    def fail(self, error: RayorchError) -> None:
+        """Nothing goes on: every open run is told."""
+        self.error = error
+        owners, self._owners = self._owners, {}
+        for owner in owners.values():
+            owner.on_parent(error)
+
+    # -- messages in ---------------------------------------------------------------------------
+
+    def receive(self, message: BackendMessage) -> None:
+        """Apply what a backend says."""
+        match message:
+            case WorkerIsReady():
+                self._apply(WorkerReady(message.worker, message.pool))
+            case WorkerIsLost():
+                lost = WorkerLost(
+                    message.worker, message.pool, message.type, message.message, message.charge
+                )
+                self._backend.discard(message.worker)
+                self._apply(lost)
+            case BatchReply():
+                report = self._stored(message)
+                self._apply(BatchReported(message.batch, message.worker, report))
+
+    def _stored(self, message: BatchReply) -> Report:
+        """Put a reply's values into the store, and leave their slots in the report."""
+        reply = message.reply
+        if not isinstance(reply, RowsReply):
+            return reply
+        flight = self.scheduler.workers.flights.get(message.batch)
+        if flight is not None:
+            self._wants_large[flight.call] = reply.large
+            self.busy_s[flight.call] += reply.busy_s
+        outputs = tuple(self._store_output(output, message.large) for output in reply.outputs)
+        return RowsReport(reply.rows, outputs, reply.failures)
+
+    def _store_output(self, output: ReturnedOutput, large: Sequence[Any]) -> OutputReport:
+        chunks = [(chunk.n, self._chunk_data(chunk, large)) for chunk in output.chunks]
+        return OutputReport(self.blocks.store(chunks), output.slots, output.shapes, output.mask)
+
+    def _chunk_data(self, chunk: ReturnedChunk, large: Sequence[Any]) -> Any:
+        if chunk.data is None:
+            return ChunkAddress(large[chunk.large_return], chunk.position)
+        if isinstance(chunk.data, bytes):
+            return chunk.data
+        return ChunkAddress(self._backend.keep(chunk.data), 0)
+
+    # -- instructions out --------------------------------------------------------------------
+
+    def _apply(self, event: Event) -> None:
+        self._events.append(event)
+        while self._events:
+            self._obey(self.scheduler.handle(self._events.popleft()))
+
+    def _obey(self, instructions: list[Instruction]) -> None:
+        released: dict[int, list[int]] = {}
+        # Values are addressed before they are let go: releases come last.
+        for instruction in instructions:
+            match instruction:
+                case DispatchBatch():
+                    self._dispatch(instruction)
+                case ParentCompleted():
+                    self._deliver(instruction)
+                    released.setdefault(instruction.microbatch, []).append(instruction.row)
+                case StartWorker():
+                    self._backend.start_worker(instruction.pool)
+                case StopRun():
+                    self._stop(instruction)
+                case _:
+                    pass
+        for instruction in instructions:
+            match instruction:
+                case ReleaseValues():
+                    self.blocks.release(instruction.slot, instruction.n)
+                case MicrobatchClosed():
+                    self._owners.pop(instruction.microbatch, None)
+                case _:
+                    pass
+        self._events.extend(RowsReleased(number, tuple(rows)) for number, rows in released.items())
+
+    def _dispatch(self, batch: DispatchBatch) -> None:
+        inputs, chunks = self.blocks.address(batch.inputs)
+        large = min(batch.rows, MOST_LARGE_RETURNS) if self._wants_large[batch.call] else 0
+        message = BatchMessage(batch.call, batch.rows, inputs, chunks, batch.cuts, large)
+        self._backend.send(batch.worker, batch.batch, message)
+
+    def _deliver(self, completed: ParentCompleted) -> None:
+        owner = self._owners.get(completed.microbatch)
+        if owner is None:
+            return
+        payload = None
+        if completed.outcome is ParentOutcome.COMPLETED:
+            outputs, chunks = self.blocks.address(completed.outputs)
+            payload = Payload(outputs, chunks, self.plan.single_output)
+        owner.on_parent(
+            Parent(
+                index=completed.row,
+                row=owner.rows[completed.row],
+                key=owner.keys[completed.row],
+                outcome=completed.outcome,
+                cause=completed.cause,
+                gaps=completed.gaps,
+                children=completed.children,
+                attempts=completed.attempts,
+                started=owner.started,
+                finished=self._clock(),
+                payload=payload,
+                _fetch=self._backend.fetch,
+            )
+        )
+
+    def _stop(self, stop: StopRun) -> None:
+        self.fail(
+            StageStartError(
+                f"stage {stop.stage}: its workers died before their first batch, several in a "
+                f"row; the last one said: {stop.message}"
+            )
+        )

@@ -1,0 +1,232 @@
+"""The Engine: one scheduler and its actor pools on Ray, shared by all active microbatches."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import ray
+
+from rayorch_prefect.errors import ClusterError, EngineClosed, InternalError, RayorchError
+from rayorch_prefect.execution.appliers import Application, Appliers
+from rayorch_prefect.execution.cluster import check_fit, connect
+from rayorch_prefect.execution.driver import BackendMessage, Driver
+from rayorch_prefect.execution.engine_run import Run
+from rayorch_prefect.execution.local import row_keys
+from rayorch_prefect.execution.metrics import EngineMetrics, snapshot
+from rayorch_prefect.execution.parent import OnParent, Parent
+from rayorch_prefect.execution.ray_backend import RayBackend
+from rayorch_prefect.execution.rows import describe_rows
+from rayorch_prefect.program.declare import Program
+
+logger = logging.getLogger(__name__)
+
+WAIT_NOTICE_S = 10.0
+
+
+class Engine:
+    """Runs a Program on Ray.
+
+    Entering it connects to Ray (the process's own, `address`, RAY_ADDRESS, or a local one that
+    it starts) and returns when every worker is ready. `appliers` is the number of actors that
+    `apply` spreads over; `start_timeout` bounds, in seconds, the wait for workers.
+
+    Raises on entering: DoesNotFit if a stage fits no node, StageStartError if a stage cannot be
+    built, ClusterError if workers do not become ready in time.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        address: str | None = None,
+        appliers: int = 4,
+        start_timeout: float = 300.0,
+    ) -> None:
+        self.program = program
+        self.plan = program.plan
+        self._address = address
+        self._appliers_wanted = appliers
+        self._start_timeout = start_timeout
+        self._own_ray = False
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._driver: Driver | None = None
+        self._backend: RayBackend | None = None
+        self._appliers: Appliers | None = None
+        self._closed = False
+
+    # -- life --------------------------------------------------------------------------------
+
+    def __enter__(self) -> Engine:
+        if self._thread is not None or self._closed:
+            raise EngineClosed("an Engine is entered once; make another")
+        self._own_ray = connect(self._address)
+        try:
+            check_fit(self.plan)
+            self._start()
+            self._wait_ready()
+        except BaseException:
+            self._shut()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._shut()
+
+    def _start(self) -> None:
+        self._backend = RayBackend(self.plan, self._tell)
+        self._driver = Driver(self.plan, self._backend, time.time)
+        self._appliers = Appliers(self._appliers_wanted, sys.path, self._later)
+        self._thread = threading.Thread(target=self._loop, name="rayorch-engine", daemon=True)
+        self._later(self._driver.start)
+        self._thread.start()
+
+    def _wait_ready(self) -> None:
+        end = time.monotonic() + self._start_timeout
+        while not self._ready.wait(min(WAIT_NOTICE_S, max(0.0, end - time.monotonic()))):
+            waiting = self._waiting_for()
+            if time.monotonic() >= end:
+                raise ClusterError(
+                    f"workers were not ready within {self._start_timeout:g} s: {waiting}; "
+                    "the cluster may be full: see `ray status`"
+                )
+            logger.warning("waiting for workers: %s", waiting)
+        if self._live_driver.error is not None:
+            raise self._live_driver.error
+
+    def _waiting_for(self) -> str:
+        starting = self._live_driver.scheduler.workers.starting
+        return ", ".join(
+            f"stage {pool.stage} {starting[pool.id]} of {pool.replicas}"
+            for pool in self.plan.pools
+            if starting[pool.id]
+        )
+
+    def _shut(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            self._inbox.put(None)
+            self._thread.join()
+        if self._backend is not None:
+            self._backend.close()
+        if self._own_ray:
+            ray.shutdown()
+
+    # -- the Engine's thread -------------------------------------------------------------------
+
+    def _later(self, function: Callable[..., None], *args: Any) -> None:
+        self._inbox.put(partial(function, *args))
+
+    def _tell(self, message: BackendMessage) -> None:
+        self._inbox.put(partial(self._receive, message))
+
+    def _receive(self, message: BackendMessage) -> None:
+        self._live_driver.receive(message)
+
+    def _loop(self) -> None:
+        driver = self._live_driver
+        try:
+            while (step := self._inbox.get()) is not None:
+                step()
+                if not self._ready.is_set() and (driver.error or driver.all_ready):
+                    self._ready.set()
+            driver.fail(EngineClosed("the Engine was left before the run had ended"))
+        except BaseException as error:
+            logger.exception("the Engine's loop failed")
+            known = error if isinstance(error, RayorchError) else InternalError(repr(error))
+            driver.fail(known)
+            self._ready.set()
+        finally:
+            if self._appliers is not None:
+                self._appliers.close()
+
+    @property
+    def _live_driver(self) -> Driver:
+        if self._driver is None:
+            raise EngineClosed("enter the Engine first: `with Engine(program) as engine:`")
+        return self._driver
+
+    # -- work ----------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        rows: Iterable[Any],
+        *,
+        keys: Sequence[str] | None = None,
+        on_parent: OnParent | None = None,
+    ) -> Run:
+        """Begin a microbatch of any picklable rows.
+
+        Parents come by iterating over the Run or, each the moment it is complete and on the
+        Engine's thread, through `on_parent`, which must be quick; it gets the error instead,
+        once, if the Engine ends. `keys` name the rows in messages (default: their `uri`).
+
+        Raises EngineClosed outside of `with`, UsageError for a row that cannot be pickled.
+        """
+        driver = self._live_driver
+        if self._closed:
+            raise EngineClosed("the Engine has been left")
+        listed = list(rows)
+        run = Run(len(listed), self._abandon)
+        if listed:
+            described = describe_rows(self.plan, listed)
+            deliver = on_parent or run.deliver
+            names = row_keys(listed, keys)
+            self._later(_admit, driver, run, listed, names, described, deliver)
+        return run
+
+    def run(self, rows: Iterable[Any]) -> Iterator[Parent]:
+        """Each parent the moment it is complete, in completion order."""
+        run = self.submit(rows)
+        try:
+            yield from run
+        finally:
+            run.abandon()
+
+    def _abandon(self, run: Run) -> None:
+        if not self._closed:
+            self._later(lambda: self._live_driver.abandon(run.number))
+
+    def apply(self, function: Callable[..., Any], parent: Parent, *args: Any) -> Future[Any]:
+        """Run `function(value, *args)` on an applier actor near the parent's value.
+
+        The future has what it returns or raises; a call whose actor dies is tried again.
+        """
+        return self.call(function, *args, _payload=parent.payload)
+
+    def call(self, function: Callable[..., Any], *args: Any, _payload: Any = None) -> Future[Any]:
+        """As `apply`, with no parent's value where none is given."""
+        future: Future[Any] = Future()
+        appliers = self._appliers
+        if appliers is None or self._closed:
+            raise EngineClosed("the Engine is not running")
+        self._later(appliers.apply, Application(function, _payload, args, future))
+        return future
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        """A snapshot of the counters: per Call grains, batches and fill; retries, stale reports."""
+        return snapshot(self._live_driver)
+
+
+def _admit(
+    driver: Driver, run: Run, rows: Sequence[Any], keys: Sequence[str], described: Any, deliver: Any
+) -> None:
+    run.number = driver.submit(rows, keys, described, deliver)

@@ -1,0 +1,58 @@
+"""A Program in this process: one thread, no cluster; breakpoints in stages work."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rayorch_prefect.errors import InternalError
+from rayorch_prefect.execution.driver import Driver
+from rayorch_prefect.execution.local_backend import LocalBackend
+from rayorch_prefect.execution.parent import Parent
+from rayorch_prefect.execution.rows import describe_rows
+from rayorch_prefect.program.declare import Program
+
+
+def run_local(
+    program: Program, rows: Iterable[Any], *, seed: int | None = None, losses: float = 0.0
+) -> Iterator[Parent]:
+    """Run `rows` (any picklable values) as one microbatch; each parent as it completes.
+
+    With `seed`, batches end in a random order that the seed fixes and a share of `losses` of
+    them is lost with its worker. Raises StageStartError if a stage cannot be built.
+    """
+    listed = list(rows)
+    if listed:
+        backend = LocalBackend(program.plan, seed, losses)
+        try:
+            yield from _parents(Driver(program.plan, backend, time.time), backend, listed)
+        finally:
+            backend.close()
+
+
+def _parents(driver: Driver, backend: LocalBackend, rows: Sequence[Any]) -> Iterator[Parent]:
+    done: deque[Parent | BaseException] = deque()
+    driver.start()
+    driver.submit(rows, row_keys(rows), describe_rows(driver.plan, rows), done.append)
+    left = len(rows)
+    while left:
+        while done:
+            parent = done.popleft()
+            if isinstance(parent, BaseException):
+                raise parent
+            left -= 1
+            yield parent
+        message = backend.step() if left else None
+        if message is not None:
+            driver.receive(message)
+        elif left and not done:
+            raise InternalError(f"{left} parents never completed")
+
+
+def row_keys(rows: Sequence[Any], keys: Sequence[str] | None = None) -> list[str]:
+    """What rows are called in messages: the given keys, their `uri`, or their place."""
+    if keys is not None:
+        return list(keys)
+    return [str(getattr(row, "uri", f"row {index}")) for index, row in enumerate(rows)]

@@ -1,0 +1,79 @@
+"""What the driver and a worker send each other: one message a batch each way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rayorch_prefect.model.parts import Parts
+from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, RowFailure, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class CallContract:
+    """What a worker must know of a Call to check and cut its outputs."""
+
+    stage: str
+    list_depths: tuple[int, ...]
+    masks: tuple[bool, ...]
+    chunk_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMessage:
+    """A batch for a worker. `inputs` address `chunks`, which are pickles or references to
+    stored objects with a position in each (see `ChunkAddress`)."""
+
+    call: int
+    rows: int
+    inputs: tuple[Parts, ...]
+    chunks: tuple[Any, ...]
+    cuts: tuple[int, ...]
+    large_returns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkAddress:
+    """Chunk `position` of a stored object that holds several."""
+
+    ref: Any
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedChunk:
+    """`n` values: their pickle, or where they are among the large returns."""
+
+    n: int
+    data: Any
+    large_return: int = -1
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedOutput:
+    """One output of a batch, as `OutputReport` but with the stored chunks."""
+
+    chunks: tuple[ReturnedChunk, ...]
+    shapes: tuple[Shape, ...] | None
+    mask: bytes | None
+
+    @property
+    def slots(self) -> int:
+        """How many values are stored."""
+        return sum(chunk.n for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsReply:
+    """The stage returned. `large` says that some chunk was large."""
+
+    rows: int
+    outputs: tuple[ReturnedOutput, ...]
+    failures: Mapping[int, RowFailure]
+    large: bool
+    busy_s: float = 0.0
+
+
+Reply = RowsReply | AttemptFailed | ContractBreach

@@ -1,0 +1,68 @@
+"""What an Engine has done, as a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayorch_prefect.execution.driver import Driver
+
+
+@dataclass(frozen=True, slots=True)
+class CallMetrics:
+    """Of one Call. `grains` were committed, `fill` is rows sent a batch over the batch size,
+    `busy_s` the seconds its workers spent inside the stage."""
+
+    stage: str
+    domain: str
+    grains: int
+    batches: int
+    fill: float
+    ready: int
+    in_flight: int
+    failed: int
+    suppressed: int
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """`retries` counts Grains tried again, `stale_reports` reports that came too late,
+    `dropped_rows` rows computed for Grains that no longer mattered."""
+
+    calls: tuple[CallMetrics, ...]
+    retries: int
+    stale_reports: int
+    suppressed: int
+    dropped_rows: int
+    workers_lost: int
+
+
+def snapshot(driver: Driver) -> EngineMetrics:
+    """Read the counters; may be called from any thread."""
+    plan, counts = driver.plan, driver.scheduler.counts
+    calls: list[CallMetrics] = []
+    for call in plan.calls:
+        known = counts.calls[call.id]
+        slots = known.batches * plan.pools[call.pool].batch_size
+        calls.append(
+            CallMetrics(
+                stage=call.stage,
+                domain=plan.domains[call.domain].name,
+                grains=known.grains,
+                batches=known.batches,
+                fill=known.rows / slots if slots else 0.0,
+                ready=known.ready,
+                in_flight=known.in_flight,
+                failed=known.failed,
+                suppressed=known.suppressed,
+                busy_s=driver.busy_s[call.id],
+            )
+        )
+    return EngineMetrics(
+        calls=tuple(calls),
+        retries=counts.retries,
+        stale_reports=counts.stale_reports,
+        suppressed=sum(call.suppressed for call in calls),
+        dropped_rows=counts.dropped_rows,
+        workers_lost=counts.workers_lost,
+    )

@@ -1,0 +1,79 @@
+"""A completed parent, as the owner of a run gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rayorch_prefect.errors import ParentNotCompleted
+from rayorch_prefect.execution.batch import Fetch
+from rayorch_prefect.execution.codec import decode, rows_of
+from rayorch_prefect.execution.messages import ChunkAddress
+from rayorch_prefect.model.outcomes import Failure, Gap, ParentOutcome
+from rayorch_prefect.model.parts import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A parent's outputs as addresses: picklable, and small where the values are large.
+
+    Sent to another Ray process it keeps the values alive and is read there by `values(fetch)`.
+    """
+
+    outputs: tuple[Parts, ...]
+    chunks: tuple[Any, ...]
+    single: bool
+
+    def value(self, fetch: Fetch) -> Any:
+        """The output; a tuple of them where the Program has several (None for a DROPPED one)."""
+        refs = list({chunk.ref: None for chunk in self.chunks if isinstance(chunk, ChunkAddress)})
+        stored = dict(zip(refs, fetch(refs), strict=True)) if refs else {}
+        chunks = [
+            decode(stored[chunk.ref][chunk.position] if isinstance(chunk, ChunkAddress) else chunk)
+            for chunk in self.chunks
+        ]
+        values = [(rows_of(parts, chunks) or [None])[0] for parts in self.outputs]
+        return values[0] if self.single else tuple(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """One source row at its end. `index` is its place in the run, `row` what was submitted.
+
+    `children` counts the Entities below it, `attempts` the most tries that one of its Grains
+    took, `started` and `finished` are Unix times in seconds.
+    """
+
+    index: int
+    row: Any
+    key: str
+    outcome: ParentOutcome
+    cause: Failure | None
+    gaps: tuple[Gap, ...]
+    children: int
+    attempts: int
+    started: float
+    finished: float
+    payload: Payload | None = field(repr=False)
+    _fetch: Fetch = field(repr=False)
+
+    def value(self) -> Any:
+        """The Program's output for this parent.
+
+        Raises ParentNotCompleted if it is FAILED or DROPPED.
+        """
+        if self.payload is None:
+            why = f": {self.cause}" if self.cause else ""
+            raise ParentNotCompleted(f"{self.key} is {self.outcome.value} and has no value{why}")
+        return self.payload.value(self._fetch)
+
+
+def no_references(refs: Sequence[Any]) -> Sequence[Any]:
+    """The `Fetch` of a process without stored objects."""
+    if refs:
+        raise ParentNotCompleted("the values lie in an object store that is not connected")
+    return ()
+
+
+OnParent = Callable[["Parent | BaseException"], None]

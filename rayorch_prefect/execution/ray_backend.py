@@ -1,0 +1,138 @@
+"""Actor pools on Ray.
+
+Values that an actor *returns* belong to the driver, so a dead actor loses nothing that it has
+computed. Ray restarts and retries nothing: all replacement and repetition is the scheduler's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import cloudpickle
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from rayorch_prefect.execution.batch import Fetch
+from rayorch_prefect.execution.driver import (
+    BackendMessage,
+    BatchReply,
+    WorkerIsLost,
+    WorkerIsReady,
+)
+from rayorch_prefect.execution.messages import BatchMessage
+from rayorch_prefect.execution.specs import contracts, stage_spec
+from rayorch_prefect.execution.stage_runner import short
+from rayorch_prefect.execution.worker_actor import WorkerActor, fetch
+from rayorch_prefect.model.reports import AttemptFailed
+from rayorch_prefect.program.plan import Plan, Pool
+
+WORKER_DIED = "WorkerDied"
+
+
+class RayBackend:
+    """Workers as Ray actors; `tell` gets each message on one of Ray's threads."""
+
+    def __init__(self, plan: Plan, tell: Callable[[BackendMessage], None]) -> None:
+        self._tell = tell
+        self._actors: dict[int, Any] = {}
+        self._pool_of: dict[int, int] = {}
+        self._next_worker = 0
+        self._options = [actor_options(pool) for pool in plan.pools]
+        self._contracts = [contracts(plan, pool.id) for pool in plan.pools]
+        self._specs = [ray.put(cloudpickle.dumps(stage_spec(pool))) for pool in plan.pools]
+        self._path = [folder for folder in sys.path if folder]
+        self._actor_class: Any = ray.remote(WorkerActor)
+
+    @property
+    def fetch(self) -> Fetch:
+        """Reads stored objects."""
+        return fetch
+
+    @property
+    def workers(self) -> list[Any]:
+        """The live actors."""
+        return list(self._actors.values())
+
+    def start_worker(self, pool: int) -> int:
+        """Ask Ray for an actor; its readiness or failure is told."""
+        worker = self._next_worker
+        self._next_worker += 1
+        actor = self._actor_class.options(**self._options[pool]).remote()
+        self._actors[worker] = actor
+        self._pool_of[worker] = pool
+        built = actor.build.remote(self._specs[pool], self._contracts[pool], self._path)
+        built.future().add_done_callback(lambda future: self._built(worker, future))
+        return worker
+
+    def _built(self, worker: int, future: Future[Any]) -> None:
+        pool = self._pool_of[worker]
+        error = future.exception()
+        if error is not None:
+            self._tell(WorkerIsLost(worker, pool, WORKER_DIED, death(error)))
+        elif future.result() is not None:
+            kind, message = future.result()
+            self._tell(WorkerIsLost(worker, pool, kind, f"{kind}: {message}"))
+        else:
+            self._tell(WorkerIsReady(worker, pool))
+
+    def send(self, worker: int, batch: int, message: BatchMessage) -> None:
+        """Send a batch; its reply or the worker's death is told."""
+        method = self._actors[worker].run
+        large: Sequence[Any] = ()
+        if message.large_returns:
+            header, *large = method.options(num_returns=1 + message.large_returns).remote(message)
+        else:
+            header = method.remote(message)
+        header.future().add_done_callback(
+            lambda future: self._replied(worker, batch, large, future)
+        )
+
+    def _replied(self, worker: int, batch: int, large: Sequence[Any], future: Future[Any]) -> None:
+        error = future.exception()
+        if error is None:
+            self._tell(BatchReply(worker, batch, future.result(), large))
+        elif isinstance(error, RayTaskError):
+            failed = AttemptFailed(type(error).__name__, short(error))
+            self._tell(BatchReply(worker, batch, failed))
+        else:
+            self._tell(WorkerIsLost(worker, self._pool_of[worker], WORKER_DIED, death(error)))
+
+    def keep(self, data: Any) -> Any:
+        """Put a large chunk into Ray's object store."""
+        return ray.put([data])
+
+    def discard(self, worker: int) -> None:
+        """Make sure that a worker that is given up is gone."""
+        actor = self._actors.pop(worker, None)
+        if actor is not None:
+            ray.kill(actor)
+
+    def close(self, patience_s: float = 5.0) -> None:
+        """End all workers: first by `close()`, then for good."""
+        ends = [actor.close.remote() for actor in self._actors.values()]
+        if ends:
+            ray.wait(ends, num_returns=len(ends), timeout=patience_s)
+        for worker in list(self._actors):
+            self.discard(worker)
+
+
+def actor_options(pool: Pool) -> dict[str, Any]:
+    """What Ray is asked for a worker of the pool."""
+    return {
+        "num_cpus": pool.num_cpus,
+        "num_gpus": pool.num_gpus,
+        "resources": dict(pool.resources),
+        "max_restarts": 0,
+        "max_task_retries": 0,
+    }
+
+
+def death(error: BaseException) -> str:
+    """Ray's account of a death, on one line and bounded."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, RayActorError | RayError):
+        lines = [line for line in lines if not line.startswith(("class_name", "actor_id", "pid"))]
+    return short(RuntimeError(" ".join(lines)[:500]))

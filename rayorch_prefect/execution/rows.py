@@ -1,0 +1,54 @@
+"""Source rows as the scheduler needs to know them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rayorch_prefect.errors import UsageError
+from rayorch_prefect.execution.codec import EncodedChunk, encode
+from rayorch_prefect.execution.messages import CallContract
+from rayorch_prefect.execution.stage_runner import Column, check_value, describe
+from rayorch_prefect.model.reports import ContractBreach, Shape
+from rayorch_prefect.program.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedRows:
+    """Values of the source Port, a chunk each, as each is released by itself; `invalid` rows
+    hold nothing that fits the Plan."""
+
+    chunks: tuple[EncodedChunk, ...]
+    shapes: tuple[Shape, ...] | None
+    mask: bytes | None
+    invalid: tuple[tuple[int, str], ...]
+
+
+def describe_rows(plan: Plan, rows: Sequence[Any]) -> DescribedRows:
+    """Take rows apart as far as the Program expands its source Port itself.
+
+    Raises UsageError for a row that cannot be pickled.
+    """
+    contract = CallContract(
+        plan.domains[0].name, (plan.source_list_depth,), (plan.source_is_mask,), 1
+    )
+    column = Column.of(contract, 0)
+    invalid: list[tuple[int, str]] = []
+    for row, value in enumerate(rows):
+        breach = check_value(column, value, contract.list_depths[0], row)
+        if isinstance(breach, ContractBreach):
+            invalid.append((row, f"{breach.received} instead of {breach.expected}"))
+    shapes = None if column.shapes is None else tuple(column.shapes)
+    mask = None if column.mask is None else bytes(column.mask)
+    chunks = tuple(_encoded(value) for value in column.values)
+    return DescribedRows(chunks, shapes, mask, tuple(invalid))
+
+
+def _encoded(value: Any) -> EncodedChunk:
+    try:
+        return encode([value])
+    except Exception as error:
+        raise UsageError(
+            f"a source row cannot be pickled: {describe(value)}: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,42 @@
+"""What workers need to know of a Plan."""
+
+from __future__ import annotations
+
+from rayorch_prefect.execution.messages import CallContract
+from rayorch_prefect.execution.stage_runner import StageSpec
+from rayorch_prefect.program.plan import Plan, Pool
+from rayorch_prefect.scheduler.wiring import Wiring
+
+SMALLEST_CHUNK = 16
+
+
+def stage_spec(pool: Pool) -> StageSpec:
+    """What a worker of the pool is built from."""
+    return StageSpec(
+        pool.stage, pool.target, tuple(pool.args), dict(pool.kwargs), pool.rowwise, pool.outputs
+    )
+
+
+def contracts(plan: Plan, pool: int) -> dict[int, CallContract]:
+    """The contract of each Call that the pool serves.
+
+    Chunks are cut at the largest batch of those that read them, so that a batch of one parent
+    reads about two.
+    """
+    wiring = Wiring(plan)
+    readers: dict[int, int] = {}
+    for call in plan.calls:
+        for port in call.inputs:
+            for origin in wiring.origins[port]:
+                batch = plan.pools[call.pool].batch_size
+                readers[origin] = max(readers.get(origin, SMALLEST_CHUNK), batch)
+    return {
+        call.id: CallContract(
+            call.stage,
+            call.list_depths,
+            call.masks,
+            max(readers.get(port, SMALLEST_CHUNK) for port in call.outputs),
+        )
+        for call in plan.calls
+        if call.pool == pool
+    }

@@ -1,0 +1,267 @@
+"""One stage in one worker: builds it, calls it, and holds its results against the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rayorch_prefect.execution.messages import CallContract
+from rayorch_prefect.model.failures import TypedFailure
+from rayorch_prefect.model.outcomes import Kind
+from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, RowFailure, Shape
+from rayorch_prefect.program.targets import StageTarget
+
+LONGEST_MESSAGE = 2000
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What a worker is built from."""
+
+    stage: str
+    target: StageTarget
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    rowwise: bool
+    outputs: int
+
+
+@dataclass(slots=True)
+class Column:
+    """One output: a value a row, or with `shapes` one an element, row by row."""
+
+    values: list[Any] = field(default_factory=list[Any])
+    shapes: list[Shape] | None = None
+    mask: bytearray | None = None
+
+    @staticmethod
+    def of(contract: CallContract, index: int) -> Column:
+        """An empty column for output `index`."""
+        return Column(
+            [],
+            [] if contract.list_depths[index] else None,
+            bytearray() if contract.masks[index] else None,
+        )
+
+
+@dataclass(slots=True)
+class Results:
+    """What a call gave, checked."""
+
+    columns: list[Column]
+    failures: dict[int, RowFailure]
+
+
+class _Breach(Exception):
+    def __init__(self, expected: str, received: str) -> None:
+        super().__init__(expected, received)
+        self.breach = ContractBreach(expected, received)
+
+
+class StageRunner:
+    """Builds the stage at once; raises whatever its constructor raises."""
+
+    def __init__(self, spec: StageSpec) -> None:
+        self._spec = spec
+        target = spec.target.resolve()
+        built: Any = target(*spec.args, **spec.kwargs) if inspect.isclass(target) else target
+        self._call = _synchronous(built)
+        self._close = getattr(built, "close", None) if inspect.isclass(target) else None
+
+    def close(self) -> None:
+        """Let the stage put away what it holds."""
+        if self._close is not None:
+            self._close()
+
+    def run(
+        self, contract: CallContract, rows: int, columns: Sequence[list[Any]]
+    ) -> Results | AttemptFailed | ContractBreach:
+        """Call the stage for `rows` rows; `columns` has one list an input."""
+        try:
+            if self._spec.rowwise:
+                results, failures = self._row_by_row(rows, columns)
+            else:
+                results, failures = self._whole_batch(rows, columns)
+            return _check(self._spec, contract, rows, results, failures)
+        except _Breach as broken:
+            return broken.breach
+        except _Attempt as attempt:
+            return attempt.failed
+
+    def _row_by_row(
+        self, rows: int, columns: Sequence[list[Any]]
+    ) -> tuple[list[Any], dict[int, RowFailure]]:
+        results: list[Any] = []
+        failures: dict[int, RowFailure] = {}
+        for row in range(rows):
+            try:
+                results.append(self._call(*(column[row] for column in columns)))
+            except TypedFailure as failure:
+                results.append(failure)
+            except (Exception, SystemExit) as error:
+                failures[row] = RowFailure(None, type(error).__name__, short(error))
+                results.append(None)
+        return results, failures
+
+    def _whole_batch(
+        self, rows: int, columns: Sequence[list[Any]]
+    ) -> tuple[list[Any], dict[int, RowFailure]]:
+        try:
+            returned = self._call(*columns)
+        except TypedFailure as failure:
+            if rows == 1:
+                return [failure], {}
+            raise _Attempt(failure) from failure
+        except (Exception, SystemExit) as error:
+            raise _Attempt(error) from error
+        return self._per_row(rows, returned), {}
+
+    def _per_row(self, rows: int, returned: Any) -> list[Any]:
+        """A batch's return as one result a row (a tuple a row where there are several outputs)."""
+        if self._spec.outputs == 1:
+            return _list_of(returned, rows)
+        if not isinstance(returned, tuple) or len(returned) != self._spec.outputs:
+            raise _Breach(f"a tuple of {self._spec.outputs} lists", describe(returned))
+        lists = [_list_of(one, rows) for one in returned]
+        return [_first_failure(row) for row in zip(*lists, strict=True)]
+
+
+class _Attempt(Exception):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.failed = AttemptFailed(type(error).__name__, short(error))
+
+
+def _synchronous(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An async stage runs its rows one at a time on a loop of the worker's own."""
+    method = call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004
+    if not inspect.iscoroutinefunction(method):
+        return call
+    loop = asyncio.new_event_loop()
+    return lambda *row: loop.run_until_complete(call(*row))
+
+
+def _list_of(returned: Any, rows: int) -> list[Any]:
+    if not isinstance(returned, list | tuple):
+        raise _Breach(f"a list of {rows} results", describe(returned))
+    if len(returned) != rows:
+        raise _Breach(f"{rows} results", f"{len(returned)} results")
+    return list(returned)
+
+
+def _first_failure(row: tuple[Any, ...]) -> Any:
+    """The row's outputs, or the failure that one of them is (a GroupFailure beats the rest)."""
+    failures = [value for value in row if isinstance(value, TypedFailure)]
+    if not failures:
+        return row
+    return min(failures, key=lambda failure: failure.kind.gravity)
+
+
+def _check(
+    spec: StageSpec,
+    contract: CallContract,
+    rows: int,
+    results: list[Any],
+    failures: dict[int, RowFailure],
+) -> Results:
+    columns = [Column.of(contract, index) for index in range(spec.outputs)]
+    for row in range(rows):
+        result = results[row]
+        if row not in failures and spec.outputs > 1:
+            result = _row_tuple(spec, row, result)
+        if row in failures or isinstance(result, TypedFailure):
+            if row not in failures:
+                failures[row] = typed(result)
+            for column, depth in zip(columns, contract.list_depths, strict=True):
+                _append_nothing(column, depth)
+            continue
+        values = result if spec.outputs > 1 else (result,)
+        for column, value, depth in zip(columns, values, contract.list_depths, strict=True):
+            _append(column, value, depth, row)
+    return Results(columns, failures)
+
+
+def _row_tuple(spec: StageSpec, row: int, result: Any) -> Any:
+    if isinstance(result, TypedFailure):
+        return result
+    if not isinstance(result, tuple) or len(result) != spec.outputs:
+        raise _Breach(f"a tuple of {spec.outputs} values in row {row}", describe(result))
+    return _first_failure(result)
+
+
+def _append_nothing(column: Column, depth: int) -> None:
+    if column.shapes is not None:
+        column.shapes.append(0 if depth == 1 else ())
+        return
+    column.values.append(None)
+    if column.mask is not None:
+        column.mask.append(0)
+
+
+def _append(column: Column, value: Any, depth: int, row: int) -> None:
+    if column.shapes is not None:
+        column.shapes.append(_flatten(column, value, depth, row))
+        return
+    column.values.append(value)
+    if column.mask is not None:
+        column.mask.append(_boolean(value, row))
+
+
+def check_value(column: Column, value: Any, depth: int, row: int) -> ContractBreach | None:
+    """Append a value that fits; one that does not leaves nothing, and is told."""
+    length = len(column.values)
+    mask = None if column.mask is None else len(column.mask)
+    try:
+        _append(column, value, depth, row)
+    except _Breach as broken:
+        del column.values[length:]
+        if column.mask is not None:
+            del column.mask[mask:]
+        _append_nothing(column, depth)
+        return broken.breach
+    return None
+
+
+def _flatten(column: Column, value: Any, depth: int, row: int) -> Shape:
+    """Append a list's elements at the deepest level; returns its shape."""
+    if not isinstance(value, list | tuple):
+        raise _Breach(f"a list of children in row {row}", describe(value))
+    if any(isinstance(element, TypedFailure) for element in value):
+        raise _Breach(f"children in row {row}", "a failure among them")
+    if depth > 1:
+        return tuple(_flatten(column, element, depth - 1, row) for element in value)
+    column.values.extend(value)
+    if column.mask is not None:
+        column.mask.extend(_boolean(element, row) for element in value)
+    return len(value)
+
+
+def _boolean(value: Any, row: int) -> int:
+    if not isinstance(value, bool | np.bool_):
+        raise _Breach(f"a boolean in row {row}, as it is used as a mask", describe(value))
+    return int(value)
+
+
+def typed(failure: TypedFailure) -> RowFailure:
+    """A typed failure as plain data."""
+    return RowFailure(Kind(failure.kind), failure.type, failure.message[:LONGEST_MESSAGE])
+
+
+def short(error: BaseException) -> str:
+    """An error's message, bounded."""
+    return str(error)[:LONGEST_MESSAGE]
+
+
+def describe(value: Any) -> str:
+    """What a value is, for people who expected another."""
+    name = type(value).__name__
+    if inspect.isgenerator(value):
+        return f"a generator (return a list: `return [... for ...]`, not `yield`), {name}"
+    if isinstance(value, list | tuple | dict | str | bytes):
+        return f"a {name} of length {len(value)}"
+    return f"a {name}"

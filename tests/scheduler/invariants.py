@@ -1,0 +1,194 @@
+"""What must hold between any two events, counted anew from the tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rayorch_prefect.model.outcomes import Outcome
+from rayorch_prefect.scheduler import microbatch as microbatch_module
+from rayorch_prefect.scheduler.core import Scheduler
+from rayorch_prefect.scheduler.grains import LEGAL, Grains, Phase
+from rayorch_prefect.scheduler.items import Items
+from rayorch_prefect.scheduler.microbatch import UNKNOWN, Microbatch
+
+
+class WatchedPhases(bytearray):
+    """Phases that refuse a transition which `grains.LEGAL` does not name."""
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        after = value if isinstance(at, slice) else (value,)
+        before = self[at] if isinstance(at, slice) else (self[at],)
+        for one, other in zip(before, after, strict=True):
+            assert Phase(other) in LEGAL[Phase(one)], f"{Phase(one).name} -> {Phase(other).name}"
+        super().__setitem__(at, value)
+
+
+class WatchedOutcomes(bytearray):
+    """Outcomes that are written once."""
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        after = value if isinstance(at, slice) else (value,)
+        before = self[at] if isinstance(at, slice) else (self[at],)
+        for one, other in zip(before, after, strict=True):
+            assert one == Outcome.PENDING, f"an Item that was {Outcome(one).name} settles again"
+            assert other != Outcome.PENDING
+        super().__setitem__(at, value)
+
+
+class _WatchedGrains(Grains):
+    def __init__(self, calls: int) -> None:
+        super().__init__(calls)
+        self.phase = [WatchedPhases() for _ in range(calls)]
+
+
+class _WatchedItems(Items):
+    def __init__(self, ports: int) -> None:
+        super().__init__(ports)
+        self.outcome = [WatchedOutcomes() for _ in range(ports)]
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Microbatches that begin inside have watched tables."""
+    plain = microbatch_module.Grains, microbatch_module.Items
+    microbatch_module.Grains, microbatch_module.Items = (  # type: ignore[misc]
+        _WatchedGrains,
+        _WatchedItems,
+    )
+    try:
+        yield
+    finally:
+        microbatch_module.Grains, microbatch_module.Items = plain  # type: ignore[misc]
+
+
+def check(scheduler: Scheduler) -> None:
+    """Raise AssertionError where the tables do not agree with each other."""
+    for run in scheduler.runs.values():
+        _check_lineage(run.mb)
+        _check_grains(run.mb)
+        _check_joins(run.mb)
+        _check_parents(run.mb)
+    _check_queues(scheduler)
+    _check_flights(scheduler)
+    _check_workers(scheduler)
+
+
+def _check_lineage(mb: Microbatch) -> None:
+    """Members are contiguous, disjoint and all; ordinals count from 0."""
+    lineage = mb.lineage
+    for domain in mb.wiring.plan.domains:
+        count = lineage.count[domain.id]
+        for port in mb.wiring.ports_on[domain.id]:
+            assert len(mb.items.outcome[port]) == count, "an outcome for each Entity"
+        if domain.parent is None:
+            assert count == mb.rows
+            continue
+        assert len(lineage.first[domain.id]) == lineage.count[domain.parent]
+        seen = [-1] * count
+        for parent in range(lineage.count[domain.parent]):
+            first, end = lineage.members(domain.id, parent)
+            for entity in range(first, end):
+                assert seen[entity] == -1, "an Entity has one direct parent"
+                seen[entity] = parent
+                assert lineage.parent[domain.id][entity] == parent
+                assert lineage.ordinal(domain.id, entity) == entity - first
+        assert -1 not in seen, "an Entity without a parent"
+
+
+def _check_grains(mb: Microbatch) -> None:
+    for call in mb.wiring.plan.calls:
+        outcomes = [mb.items.outcome[port] for port in call.outputs]
+        for entity, phase in enumerate(mb.grains.phase[call.id]):
+            found = {outcome[entity] for outcome in outcomes}
+            assert len(found) == 1, "the outputs of a Grain settle alike"
+            assert (phase == Phase.ENDED) == (found != {Outcome.PENDING}), Phase(phase).name
+            inputs = [mb.items.outcome[port][entity] for port in call.inputs]
+            if phase == Phase.WAITING:
+                assert Outcome.PENDING in inputs, "a Grain waits for nothing"
+            elif phase != Phase.ENDED:
+                assert set(inputs) == {Outcome.PRESENT}, "a Grain is tried without its inputs"
+
+
+def _check_joins(mb: Microbatch) -> None:
+    for join in mb.wiring.joins:
+        for parent in range(mb.lineage.count[join.domain]):
+            pending = mb.pending[join.id][parent]
+            results = {mb.items.outcome[port][parent] for port in join.results}
+            assert len(results) == 1
+            if mb.lineage.is_open(join.child, parent):
+                assert pending == UNKNOWN
+                assert results == {Outcome.PENDING}
+                continue
+            first, end = mb.lineage.members(join.child, parent)
+            recount = sum(
+                mb.items.outcome[port].count(Outcome.PENDING, first, end) for port in join.sources
+            )
+            assert pending == recount, f"pending is {pending}, counted {recount}"
+            assert (results == {Outcome.PENDING}) == (recount > 0), "fires with the last member"
+
+
+def _check_parents(mb: Microbatch) -> None:
+    for row in range(mb.rows):
+        ended = all(mb.items.outcome[port][row] for port in mb.wiring.output_at_root)
+        assert bool(mb.completed[row]) == ended
+        assert mb.completed[row] or not mb.released[row]
+    assert mb.unreleased == mb.released.count(0) > 0
+
+
+def _check_queues(scheduler: Scheduler) -> None:
+    for call in scheduler.plan.calls:
+        ready = {
+            (number, entity)
+            for number, run in scheduler.runs.items()
+            for entity, phase in enumerate(run.mb.grains.phase[call.id])
+            if phase == Phase.READY
+        }
+        queued = Counter(
+            (number, entity)
+            for number, first, end in scheduler.queues.ranges(call.id)
+            for entity in range(first, end)
+            if (number, entity) in ready
+        )
+        assert set(queued) == ready, f"READY but not queued: {ready - set(queued)}"
+        assert not queued or max(queued.values()) == 1, "a Grain is queued twice"
+        assert scheduler.counts.calls[call.id].ready == len(ready)
+        for number, first, end in scheduler.queues.ranges(call.id):
+            assert number in scheduler.runs or first == end, "work of a microbatch that has left"
+
+
+def _check_flights(scheduler: Scheduler) -> None:
+    flying: Counter[tuple[int, int, int]] = Counter()
+    rows = [0] * len(scheduler.plan.calls)
+    for flight in scheduler.workers.flights.values():
+        assert scheduler.workers.flight_of[flight.worker] == flight.batch
+        rows[flight.call] += flight.rows
+        for number, first, end in flight.ranges:
+            if number not in scheduler.runs:
+                continue
+            phase = scheduler.runs[number].mb.grains.phase[flight.call]
+            for entity in range(first, end):
+                assert phase[entity] in (Phase.IN_FLIGHT, Phase.ENDED)
+                flying[number, flight.call, entity] += phase[entity] == Phase.IN_FLIGHT
+    for number, run in scheduler.runs.items():
+        for call in scheduler.plan.calls:
+            for entity, phase in enumerate(run.mb.grains.phase[call.id]):
+                assert flying[number, call.id, entity] == (phase == Phase.IN_FLIGHT)
+    assert rows == [counts.in_flight for counts in scheduler.counts.calls]
+
+
+def _check_workers(scheduler: Scheduler) -> None:
+    workers = scheduler.workers
+    idle = {worker for pool in workers.idle for worker in pool}
+    assert len(idle) + len(workers.flight_of) == len(workers.pool_of)
+    assert idle | set(workers.flight_of) == set(workers.pool_of)
+    for pool in scheduler.plan.pools:
+        known = [worker for worker, at in workers.pool_of.items() if at == pool.id]
+        assert len(known) + workers.starting[pool.id] == pool.replicas
+        if workers.idle[pool.id]:
+            for call in scheduler.plan.calls:
+                if call.pool == pool.id:
+                    ready = scheduler.counts.calls[call.id].ready
+                    assert not ready, "a worker idles while a Grain is ready for it"

@@ -1,0 +1,604 @@
+"""A virtual executor that drives the Scheduler under a seeded schedule and checks all it says.
+
+It owns the slots: a value is a symbolic tree, stored when a report is made and gone when the
+scheduler releases it. Reading a slot that is not there, or a value that lineage does not give,
+is an AssertionError; so is anything left over at the end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rayorch_prefect.model.events import (
+    BatchReported,
+    DispatchBatch,
+    Event,
+    Instruction,
+    MicrobatchAbandoned,
+    MicrobatchClosed,
+    ParentCompleted,
+    ReleaseValues,
+    RowsReleased,
+    SourceAdmitted,
+    StartWorker,
+    StopRun,
+    WorkerLost,
+    WorkerReady,
+)
+from rayorch_prefect.model.outcomes import Failure, Kind
+from rayorch_prefect.model.parts import Part
+from rayorch_prefect.model.reports import (
+    AttemptFailed,
+    ContractBreach,
+    OutputReport,
+    Report,
+    RowFailure,
+    RowsReport,
+    Shape,
+)
+from rayorch_prefect.program.plan import Call, Plan
+from rayorch_prefect.scheduler.core import Scheduler
+from tests.scheduler import invariants
+from tests.scheduler.evaluator import Behaviour, Cause, Evaluator, Path, Value, failed_type, matches
+
+MOST_EVENTS = 6000
+MOST_LOSSES = 8
+LATE_REPORTS = 6
+
+
+@dataclass
+class Sent:
+    """A batch at a virtual worker."""
+
+    order: DispatchBatch
+    paths: list[Path]
+
+
+@dataclass
+class Statistics:
+    """What a run has met."""
+
+    events: int = 0
+    losses: int = 0
+    failed_attempts: int = 0
+    typed: int = 0
+    late: int = 0
+    breaches: int = 0
+    parents: dict[str, int] = field(default_factory=dict[str, int])
+    gaps: int = 0
+    forgiven: int = 0
+    open: int = 0
+
+    def eventful(self) -> bool:
+        """Whether something did not go well: a loss, a retry or a typed failure."""
+        return bool(self.losses or self.failed_attempts or self.typed)
+
+
+class Simulation:
+    """One run of one Program. `chaos` 0 is an orderly machine, 3 a bad night."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        does: Behaviour,
+        *,
+        seed: int = 0,
+        chaos: int = 0,
+        microbatches: tuple[int, ...] = (2,),
+        breach: float = 0.0,
+        exact_children: bool = False,
+        scheduler: Callable[[Plan], Scheduler] = Scheduler,
+    ) -> None:
+        self.plan = plan
+        self.expected = Evaluator(plan, does)
+        self.statistics = Statistics()
+        self.log: list[tuple[Event, list[Instruction]]] = []
+        self.store: dict[int, Value | None] = {}
+        self.parents: dict[tuple[int, int], ParentCompleted] = {}
+        self.broken: set[tuple[int, int]] = set()
+        self.sent: dict[int, Sent] = {}
+        self.stopped: StopRun | None = None
+        self.scheduler = scheduler(plan)
+        self._does = does
+        self._pick = random.Random(seed)
+        self._chaos = chaos
+        self._breach = breach
+        self._exact_children = exact_children
+        self._waiting = list(enumerate(microbatches))
+        self._rows: dict[int, int] = {}
+        self._abandoned: set[int] = set()
+        self._closed: set[int] = set()
+        self._unreleased: list[tuple[int, int]] = []
+        self._starting: list[int] = []
+        self._idle: dict[int, int] = {}
+        self._busy: dict[int, int] = {}
+        self._gone: list[tuple[int, int]] = []
+        self._late: list[tuple[int, int, Sent]] = []
+        self._late_in_all = 0
+        self._started: set[int] = set()
+        self._failed_starts = [0] * len(plan.pools)
+        self._charged: dict[tuple[int, Path], int] = {}
+        self._tried: dict[tuple[int, Path], int] = {}
+        self._attempts_left: dict[tuple[int, Path], int] = {}
+        self._next_slot = 0
+        self._next_worker = 0
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    def run(self) -> Statistics:
+        """Until everything has come to its end; AssertionError where something is wrong."""
+        with invariants.watched():
+            self._carry_out(self.scheduler.start())
+            while (action := self._next_action()) is not None:
+                action()
+                assert self.statistics.events < MOST_EVENTS, "the run does not end"
+        self._check_end()
+        return self.statistics
+
+    def tell(self, event: Event) -> list[Instruction]:
+        """One event in; its instructions are checked and carried out."""
+        self.statistics.events += 1
+        instructions = self.scheduler.handle(event)
+        self.log.append((event, instructions))
+        self._carry_out(instructions)
+        invariants.check(self.scheduler)
+        return instructions
+
+    def _next_action(self) -> Callable[[], object] | None:
+        if self._chaos == 0:
+            actions = list(self._useful())
+            return actions[0] if actions else None
+        actions = [*self._useful(), *self._useful()]
+        if not actions:
+            return None
+        if self._chaos > 1 or self._pick.random() < 0.3:
+            actions += self._troubles()
+        return self._pick.choice(actions)
+
+    def _useful(self) -> Iterator[Callable[[], object]]:
+        if self._waiting:
+            yield self._admit
+        for pool in self._starting[:2]:
+            yield lambda pool=pool: self._become_ready(pool)  # type: ignore[misc]
+        for batch in list(self.sent)[:4]:
+            yield lambda batch=batch: self._report(batch)  # type: ignore[misc]
+        if self._unreleased:
+            yield self._release
+
+    def _troubles(self) -> Iterator[Callable[[], object]]:
+        if self._late:
+            yield self._report_late
+        if self.statistics.losses < MOST_LOSSES and self._pick.random() < 0.1 + 0.15 * self._chaos:
+            yield from self._losses()
+        if self._gone:
+            worker, pool = self._pick.choice(self._gone)
+            yield lambda: self._expect_nothing(WorkerLost(worker, pool, "late", "again"))
+        if self._closed:
+            number = self._pick.choice(sorted(self._closed))
+            yield lambda: self._expect_nothing(RowsReleased(number, (0,)))
+            yield lambda: self._expect_nothing(MicrobatchAbandoned(number))
+        if self._chaos > 2 and self._pick.random() < 0.02 and self.scheduler.runs:
+            yield self._abandon
+
+    def _losses(self) -> Iterator[Callable[[], object]]:
+        if self._starting and self._may_fail_start(self._starting[0]):
+            yield self._lose_starting
+        for worker, pool in self._idle.items():
+            if worker in self._started or self._may_fail_start(pool):
+                yield lambda worker=worker: self._lose_idle(worker)  # type: ignore[misc]
+        for batch in self.sent:
+            yield lambda batch=batch: self._lose_busy(batch)  # type: ignore[misc]
+
+    def _may_fail_start(self, pool: int) -> bool:
+        return self._failed_starts[pool] < 2
+
+    def _check_end(self) -> None:
+        while self._late:
+            self._report_late()
+        assert not self.scheduler.runs, "a microbatch is left"
+        assert not self.store, f"values are left: {self.store}"
+        assert not self.sent
+        for number, rows in self._rows.items():
+            missing = [row for row in range(rows) if (number, row) not in self.parents]
+            assert not missing or number in self._abandoned, f"no end of {number}/{missing}"
+        for call in self.plan.calls:
+            assert self.scheduler.counts.calls[call.id].ready == 0
+            assert self.scheduler.counts.calls[call.id].in_flight == 0
+            assert not self.scheduler.queues.ranges(call.id)
+        self.statistics.forgiven = self.expected.forgiven
+
+    # -- events -------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        number, rows = self._waiting.pop(0)
+        self._rows[number] = rows
+        paths = [(number, row) for row in range(rows)]
+        source = self._stored(0, self.plan.source_is_mask, paths, {})
+        self.tell(SourceAdmitted(number, rows, source))
+
+    def _become_ready(self, pool: int) -> None:
+        self._starting.remove(pool)
+        worker = self._next_worker
+        self._next_worker += 1
+        self._idle[worker] = pool
+        self.tell(WorkerReady(worker, pool))
+
+    def _report(self, batch: int) -> None:
+        sent = self.sent.pop(batch)
+        if self._chaos and self._late_in_all < LATE_REPORTS and self._pick.random() < 0.1:
+            self._late.append((batch, sent.order.worker, sent))
+            self._late_in_all += 1
+        report = self._computed(sent, counts=True)
+        worker = sent.order.worker
+        self._idle[worker] = self._busy.pop(worker)
+        self.tell(BatchReported(batch, worker, report))
+
+    def _report_late(self) -> None:
+        batch, worker, sent = self._late.pop(self._pick.randrange(len(self._late)))
+        before = set(self.store)
+        self.statistics.late += 1
+        self._expect_nothing(BatchReported(batch, worker, self._computed(sent, counts=False)))
+        assert set(self.store) == before, "values of a late report are kept"
+
+    def _expect_nothing(self, event: Event) -> None:
+        """The event comes too late: nothing may follow but the release of what it brought."""
+        told = self.tell(event)
+        assert all(isinstance(one, ReleaseValues) for one in told), told
+
+    def _release(self) -> None:
+        number, row = self._pick.choice(self._unreleased)
+        rows = [row]
+        if self._pick.random() < 0.4:
+            rows = [other for at, other in self._unreleased if at == number]
+        for one in rows:
+            self._unreleased.remove((number, one))
+            self._check_values(self.parents[number, one])
+        told = self.tell(RowsReleased(number, tuple(rows)))
+        for one in told:
+            if isinstance(one, MicrobatchClosed):
+                assert one.microbatch == number
+
+    def _abandon(self) -> None:
+        number = self._pick.choice(sorted(self.scheduler.runs))
+        self._abandoned.add(number)
+        self._unreleased = [key for key in self._unreleased if key[0] != number]
+        self.tell(MicrobatchAbandoned(number))
+        self._closed.add(number)
+
+    def _lose_starting(self) -> None:
+        pool = self._starting.pop(0)
+        worker = self._next_worker
+        self._next_worker += 1
+        self._lost(worker, pool, started=False)
+        self.tell(WorkerLost(worker, pool, "WorkerDied", "before it was ready"))
+
+    def _lose_idle(self, worker: int) -> None:
+        pool = self._idle.pop(worker)
+        self._lost(worker, pool, started=worker in self._started)
+        self.tell(WorkerLost(worker, pool, "WorkerDied", "idle", charge=self._pick.random() < 0.5))
+
+    def _lose_busy(self, batch: int) -> None:
+        sent = self.sent.pop(batch)
+        worker = sent.order.worker
+        pool = self._busy.pop(worker)
+        self._lost(worker, pool, started=True)
+        charge = self._pick.random() < 0.7
+        if sent.order.rows == 1:
+            charge = charge and self._may_charge(sent)
+        if self._late_in_all < LATE_REPORTS and self._pick.random() < 0.5:
+            self._late.append((batch, worker, sent))
+            self._late_in_all += 1
+        # The type of the last error is shown of a spent budget.
+        kind = failed_type(Kind.ATTEMPTS_EXHAUSTED, sent.order.call)
+        self.tell(WorkerLost(worker, pool, kind, "in a batch", charge=charge))
+
+    def _may_charge(self, sent: Sent) -> bool:
+        """Whether the one Grain of the batch can bear a charge, its own failures to come."""
+        key = (sent.order.call, sent.paths[0])
+        budget = self._budget(sent.order.call)
+        to_come = self._attempts_to_come(*key)
+        spent = self._charged.get(key, 0) + 1
+        deed = self._does.deed(*key)
+        if deed.attempts < budget and spent + to_come >= budget:
+            return False
+        self._charged[key] = spent
+        return True
+
+    def _lost(self, worker: int, pool: int, *, started: bool) -> None:
+        self.statistics.losses += 1
+        self._gone.append((worker, pool))
+        if not started:
+            self._failed_starts[pool] += 1
+
+    # -- what a worker does -------------------------------------------------------------------
+
+    def _budget(self, call: int) -> int:
+        return self.plan.pools[self.plan.calls[call].pool].retry_budget
+
+    def _attempts_to_come(self, call: int, path: Path) -> int:
+        key = (call, path)
+        return self._attempts_left.setdefault(key, self._does.deed(call, path).attempts)
+
+    def _computed(self, sent: Sent, *, counts: bool) -> Report:
+        """What the stage gives; `counts`: an attempt that fails is used up."""
+        call = self.plan.calls[sent.order.call]
+        if self._breach and counts and self._pick.random() < self._breach:
+            return self._breached(call, sent)
+        if not self.plan.pools[call.pool].rowwise:
+            if any(self._attempts_to_come(call.id, path) for path in sent.paths):
+                if counts:
+                    self.statistics.failed_attempts += 1
+                    if len(sent.paths) == 1:
+                        self._use_up(call.id, sent.paths[0])
+                return AttemptFailed(failed_type(Kind.ATTEMPTS_EXHAUSTED, call.id), "boom")
+        return self._rows_report(call, sent, self._row_failures(call, sent, counts))
+
+    def _use_up(self, call: int, path: Path) -> None:
+        self._attempts_left[call, path] -= 1
+        self._charged[call, path] = self._charged.get((call, path), 0) + 1
+
+    def _row_failures(self, call: Call, sent: Sent, counts: bool) -> dict[int, RowFailure]:
+        found: dict[int, RowFailure] = {}
+        for row, path in enumerate(sent.paths):
+            deed = self._does.deed(call.id, path)
+            if self._attempts_to_come(call.id, path):
+                found[row] = RowFailure(
+                    None, failed_type(Kind.ATTEMPTS_EXHAUSTED, call.id), "boom"
+                )
+                if counts:
+                    self.statistics.failed_attempts += 1
+                    self._use_up(call.id, path)
+            elif deed.kind is not None:
+                found[row] = RowFailure(deed.kind, failed_type(deed.kind, call.id), "typed")
+                self.statistics.typed += counts
+        return found
+
+    def _rows_report(self, call: Call, sent: Sent, failures: dict[int, RowFailure]) -> RowsReport:
+        outputs = tuple(
+            self._stored(port, is_mask, sent.paths, failures)
+            for port, is_mask in zip(call.outputs, call.masks, strict=True)
+        )
+        return RowsReport(len(sent.paths), outputs, failures)
+
+    def _stored(
+        self, port: int, is_mask: bool, paths: list[Path], failures: dict[int, RowFailure]
+    ) -> OutputReport:
+        first = self._next_slot
+        depth = self.expected.list_depth(port)
+        shapes: list[Shape] = []
+        mask = bytearray()
+        for row, path in enumerate(paths):
+            if row in failures:
+                shapes.append(0 if depth == 1 else ())
+                if not depth:
+                    self._put(None, mask)
+                continue
+            value = self.expected.made(port, path)
+            shapes.append(_shape(value, depth))
+            for leaf in _leaves(value, depth):
+                self._put(leaf, mask)
+        slots = self._next_slot - first
+        return OutputReport(
+            first, slots, tuple(shapes) if depth else None, bytes(mask) if is_mask else None
+        )
+
+    def _put(self, value: Value | None, mask: bytearray) -> None:
+        self.store[self._next_slot] = value
+        self._next_slot += 1
+        mask.append(int(value is not None and value[4]))
+
+    def _breached(self, call: Call, sent: Sent) -> Report:
+        """A report that does not fit the Plan, one way or another."""
+        self.statistics.breaches += 1
+        self.broken.update((path[0], path[1]) for path in sent.paths)
+        report = self._rows_report(call, sent, {})
+        rows, (first, *others) = report.rows, report.outputs
+        choice = self._pick.randrange(6)
+        if choice == 1:
+            return RowsReport(rows + 1, report.outputs)
+        if choice == 2:
+            return RowsReport(rows, (*report.outputs, OutputReport(0, 0)))
+        if choice == 3:
+            failure = RowFailure(Kind.RECORD_FAILURE, "beyond", "the batch")
+            return RowsReport(rows, report.outputs, {rows: failure})
+        if choice == 4 and first.mask is not None:
+            bare = OutputReport(first.first_slot, first.slots, first.shapes)
+            return RowsReport(rows, (bare, *others))
+        if choice == 5:
+            wrong = None if first.shapes is not None else (0,) * rows
+            odd = OutputReport(first.first_slot, first.slots, wrong, first.mask)
+            if wrong is not None or first.slots != rows:
+                return RowsReport(rows, (odd, *others))
+        for output in report.outputs:
+            for slot in range(output.first_slot, output.first_slot + output.slots):
+                del self.store[slot]
+        return ContractBreach("a list", "an int")
+
+    # -- instructions -------------------------------------------------------------------------
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for one in instructions:
+            match one:
+                case StartWorker(pool):
+                    self._starting.append(pool)
+                case DispatchBatch():
+                    self._take(one)
+                case ParentCompleted():
+                    self._complete(one)
+                case ReleaseValues(slot, n):
+                    assert n > 0
+                    for at in range(slot, slot + n):
+                        assert at in self.store, f"slot {at} is released but not there"
+                        del self.store[at]
+                case MicrobatchClosed(number):
+                    assert number not in self._closed
+                    self._closed.add(number)
+                case StopRun():
+                    self.stopped = one
+                    raise AssertionError(f"the run is stopped: {one}")
+
+    def _take(self, order: DispatchBatch) -> None:
+        call = self.plan.calls[order.call]
+        pool = self._idle.pop(order.worker)
+        assert pool == call.pool
+        self._busy[order.worker] = pool
+        self._started.add(order.worker)
+        self._failed_starts[pool] = 0
+        paths = list(self._paths(order))
+        assert order.batch not in self.sent
+        assert len(paths) == order.rows
+        assert 0 < order.rows <= self.plan.pools[pool].batch_size
+        assert len(set(paths)) == len(paths), "a Grain is twice in a batch"
+        tries = [self._tried.get((call.id, path), 0) for path in paths]
+        assert order.generation == max(tries), "the generation is raised at each new try"
+        for path, tried in zip(paths, tries, strict=True):
+            self._tried[call.id, path] = tried + 1
+        self._check_inputs(call, order, paths)
+        _check_cuts(order, paths)
+        self.sent[order.batch] = Sent(order, paths)
+
+    def _paths(self, order: DispatchBatch) -> Iterator[Path]:
+        for number, first, end in order.ranges:
+            assert first < end
+            for entity in range(first, end):
+                yield self._path(number, self.plan.calls[order.call].domain, entity)
+
+    def _path(self, number: int, domain: int, entity: int) -> Path:
+        """Read from lineage alone, whose own order the invariants check."""
+        lineage = self.scheduler.runs[number].mb.lineage
+        ordinals: list[int] = []
+        while (above := self.plan.domains[domain].parent) is not None:
+            parent = lineage.parent[domain][entity]
+            ordinals.append(entity - lineage.first[domain][parent])
+            domain, entity = above, parent
+        return (number, entity, *reversed(ordinals))
+
+    def _check_inputs(self, call: Call, order: DispatchBatch, paths: list[Path]) -> None:
+        assert len(order.inputs) == len(call.inputs)
+        for port, parts in zip(call.inputs, order.inputs, strict=True):
+            rows = [row for part in parts for row in self._rows_of(part)]
+            assert len(rows) == len(paths), f"{len(rows)} values for {len(paths)} rows"
+            for row, path in zip(rows, paths, strict=True):
+                options = self.expected.item(port, path)
+                if ("O",) in options or (path[0], path[1]) in self.broken:
+                    continue
+                fits = any(option[0] == "P" and matches(option[1], row) for option in options)
+                assert fits, f"input {port} at {path}: {row} is not in {options}"
+
+    def _rows_of(self, part: Part) -> list[Value]:
+        match part:
+            case ("R", slot, n):
+                found: list[Value] = []
+                for at in range(slot, slot + n):
+                    assert at in self.store, f"slot {at} is read but not there"
+                    value = self.store[at]
+                    assert value is not None, "the value of a failed row is read"
+                    found.append(value)
+                return found
+            case ("L", parts):
+                return [("L", self._all_rows(parts))]
+            case ("M", parts, ordinals, missing):
+                rows = self._all_rows(parts)
+                ordinals = tuple(range(len(rows))) if ordinals is None else ordinals
+                return [("M", rows, ordinals, missing)]
+            case ("X", inner, n):
+                (row,) = self._rows_of(inner)
+                return [row] * n
+            case ("F", failure):
+                return [("K", (failure.kind, failure.path))]
+            case _:
+                raise AssertionError(f"what is {part}?")
+
+    def _all_rows(self, parts: tuple[Part, ...]) -> tuple[Value, ...]:
+        return tuple(row for part in parts for row in self._rows_of(part))
+
+    # -- parents ------------------------------------------------------------------------------
+
+    def _complete(self, told: ParentCompleted) -> None:
+        key = (told.microbatch, told.row)
+        assert key not in self.parents, f"{key} ends twice"
+        self.parents[key] = told
+        self._unreleased.append(key)
+        counts = self.statistics.parents
+        counts[told.outcome.value] = counts.get(told.outcome.value, 0) + 1
+        if key in self.broken:
+            assert told.outcome.value == "FAILED", "a broken contract is not tolerated"
+            assert told.cause is not None
+            assert told.cause.kind is Kind.CONTRACT_ERROR
+            return
+        self._check_verdict(told)
+        if self._exact_children:
+            assert told.children == self._descendants(0, key)
+
+    def _check_verdict(self, told: ParentCompleted) -> None:
+        verdict = self.expected.parent((told.microbatch, told.row))
+        if verdict.outcome is None:
+            self.statistics.open += 1
+            return
+        assert told.outcome.value == verdict.outcome, f"{told} is not {verdict}"
+        assert (told.cause is not None) == (verdict.outcome == "FAILED")
+        assert told.attempts >= 1
+        if told.cause is not None:
+            assert self._cause(told.cause) in verdict.causes, f"{told.cause} not in {verdict}"
+        self.statistics.gaps += len(told.gaps)
+        names = {domain.name: domain.id for domain in self.plan.domains}
+        gaps = [(names[gap.domain], gap.path) for gap in told.gaps]
+        assert len(set(gaps)) == len(gaps)
+        assert set(gaps) == verdict.gaps, f"{told.gaps} are not {verdict.gaps}"
+        for key, gap in zip(gaps, told.gaps, strict=True):
+            assert self._cause(gap.cause) in self.expected.gap_causes[key]
+        self._check_values(told)
+
+    def _cause(self, failure: Failure) -> Cause:
+        names = {domain.name: domain.id for domain in self.plan.domains}
+        return Cause(failure.kind, failure.type, names[failure.domain], failure.path)
+
+    def _check_values(self, told: ParentCompleted) -> None:
+        """The outputs are there, now and until the rows are released."""
+        rows = [self._all_rows(parts) for parts in told.outputs]
+        if told.outcome.value != "COMPLETED":
+            assert not rows, "nothing of a parent that is not COMPLETED is shown"
+            return
+        verdict = self.expected.parent((told.microbatch, told.row))
+        if verdict.outcome is None:
+            return
+        for expected, found in zip(verdict.values, rows, strict=True):
+            if expected is None:
+                assert not found
+            else:
+                assert len(found) == 1
+                assert matches(expected, found[0]), f"output {found[0]} is not {expected}"
+
+    def _descendants(self, domain: int, path: Path) -> int:
+        total = 0
+        for child in self.plan.domains:
+            if child.parent == domain:
+                n = self.expected.members(child.id, path)
+                total += n
+                total += sum(self._descendants(child.id, (*path, i)) for i in range(n))
+        return total
+
+
+def _shape(value: Value, depth: int) -> Shape:
+    if depth == 1:
+        return len(value[1])
+    return tuple(_shape(one, depth - 1) for one in value[1]) if depth else 0
+
+
+def _leaves(value: Value, depth: int) -> Iterator[Value]:
+    if not depth:
+        yield value
+        return
+    for one in value[1]:
+        yield from _leaves(one, depth - 1)
+
+
+def _check_cuts(order: DispatchBatch, paths: list[Path]) -> None:
+    """Values of different groups can be let go apart."""
+    assert list(order.cuts) == sorted(set(order.cuts))
+    assert all(0 < cut < order.rows for cut in order.cuts)
+    groups = [path[:-1] if len(path) > 2 else path for path in paths]
+    changes = {row for row in range(1, len(groups)) if groups[row] != groups[row - 1]}
+    assert changes <= set(order.cuts), f"cuts {order.cuts}, groups {groups}"

@@ -6,6 +6,7 @@ A conftest that needs them imports the fixtures:
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import threading
@@ -58,8 +59,11 @@ class S3Server:
     """moto's S3 server, with a door that refuses requests on demand."""
 
     def __init__(self) -> None:
-        from moto.moto_server.threaded_moto_server import MotoRequestHandler
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from moto.moto_server.werkzeug_app import (
+            DomainDispatcherApplication,
+            MotoRequestHandler,
+            create_backend_app,
+        )
         from werkzeug.serving import make_server
 
         self._app = DomainDispatcherApplication(create_backend_app)
@@ -69,6 +73,8 @@ class S3Server:
             "127.0.0.1", 0, self._answer, threaded=True, request_handler=MotoRequestHandler
         )
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        # A line a request would bury what a failing test has to say.
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def start(self) -> None:
@@ -178,12 +184,11 @@ def _start_ray(stack: ExitStack) -> str:
 
     # A leftover address would make this a driver on someone else's cluster.
     os.environ.pop("RAY_ADDRESS", None)
-    context = ray.init(
+    ray.init(
         num_cpus=4,
         include_dashboard=False,
         object_store_memory=_RAY_MEMORY,
         log_to_driver=False,
-        _node_ip_address="127.0.0.1",
     )
     stack.callback(ray.shutdown)
-    return str(context.address_info["gcs_address"])
+    return str(ray.get_runtime_context().gcs_address)

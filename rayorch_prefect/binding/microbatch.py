@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,7 +21,8 @@ from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, paths
 from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.tallies import check_total, tally
 from rayorch_prefect.errors import EngineClosed, InternalError, RayorchError, StoreError
-from rayorch_prefect.execution import EngineError, Parent, Run
+from rayorch_prefect.execution.engine_run import Run
+from rayorch_prefect.execution.parent import Parent
 from rayorch_prefect.model.outcomes import Kind, ParentOutcome
 from rayorch_prefect.storage import RowOutcome, Source, write_part
 
@@ -188,7 +190,7 @@ class Microbatch:
         return done
 
     def _upload_failed(self, ordinal: int, row: Row, error: Exception) -> State[Any]:
-        if isinstance(error, (EngineError, EngineClosed)):
+        if isinstance(error, (EngineClosed, CancelledError)):
             reason = f"its upload was cut off: {error}"
             self._settle(ordinal, not_processed(row.source, reason))
             return Failed(message=reason, data=error)

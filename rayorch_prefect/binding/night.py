@@ -20,7 +20,8 @@ from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
 from rayorch_prefect.errors import EngineClosed, RayorchError
-from rayorch_prefect.execution import Engine, Metrics
+from rayorch_prefect.execution.engine import Engine
+from rayorch_prefect.execution.metrics import EngineMetrics
 from rayorch_prefect.program import Program
 from rayorch_prefect.storage import Ledger, Source, list_sources, manifest_location, write_part
 
@@ -53,7 +54,7 @@ class Night:
         self.first_upload_at: float | None = None
         self.ended_at: float | None = None
         self.reason = ""
-        self.metrics: Metrics | None = None
+        self.metrics: EngineMetrics | None = None
         self._engine: Engine | None = None
 
     @property
@@ -187,7 +188,7 @@ class Night:
             manifest=self.manifest,
         )
 
-    def live_metrics(self) -> Metrics | None:
+    def live_metrics(self) -> EngineMetrics | None:
         """The Engine's counters, the last ones after it is left, None before it starts."""
         return self._engine.metrics if self._engine is not None else self.metrics
 

@@ -39,8 +39,11 @@ def publish_and_record(value: object, shelf: Shelf, row: Row) -> Row:
     return done
 
 
-def upload_failure(error: BaseException, domain: str, attempts: int) -> Failure:
+def upload_failure(raised: BaseException, domain: str, attempts: int) -> Failure:
     """Why a parent's upload failed for good; a value of the wrong sort is the program's defect."""
+    # What an actor raised comes with its traceback as text around the plain error.
+    cause = getattr(raised, "cause", None)
+    error = cause if isinstance(cause, BaseException) else raised
     of_program = isinstance(error, ProgramError)
     return Failure(
         kind=Kind.CONTRACT_ERROR if of_program else Kind.UPLOAD_FAILED,

@@ -1,7 +1,7 @@
 """`rayorch-prefect`: run a program as a night, or print its Plan.
 
 Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it failed, 2 for a
-wrong argument, 130 if it was interrupted.
+wrong argument, 130 or 143 if it was interrupted or terminated.
 """
 
 from __future__ import annotations

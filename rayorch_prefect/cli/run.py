@@ -8,12 +8,13 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 # Prefect reads it when it is first imported: the runs' logs go to the server, lines come from us.
 os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
 
 from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
 from prefect.settings import PREFECT_API_URL
 from prefect.utilities.urls import url_for
 
@@ -27,6 +28,7 @@ from rayorch_prefect.cli.table import summary_lines
 from rayorch_prefect.flows.nightly import nightly
 
 PROGRESS_SECONDS = 5.0
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 _SETTINGS = (
     "microbatch_size",
@@ -44,7 +46,7 @@ def run(asked: argparse.Namespace) -> int:
     """
     order = order_of(asked.program, asked.source, asked.destination, **_settings(asked))
     loaded(order.program).require_publishable()
-    with _api() as server:
+    with _unwound_on_sigterm(), _api() as server:
         state, nights = asyncio.run(_night(asked))
         night = nights[-1] if nights else None
         if server is not None and night is not None and not wait_until_recorded(server, night):
@@ -69,7 +71,6 @@ def _api() -> Iterator[PrefectServer | None]:
 
 
 async def _night(asked: argparse.Namespace) -> tuple[State[Any], list[Night]]:
-    _cancel_on_sigterm()
     with watching() as nights:
         async with repeated(lambda: _print_progress(nights), PROGRESS_SECONDS):
             state = await nightly(
@@ -82,11 +83,21 @@ async def _night(asked: argparse.Namespace) -> tuple[State[Any], list[Night]]:
         return state, nights
 
 
-def _cancel_on_sigterm() -> None:
-    """Let SIGTERM unwind the flow as Ctrl-C does, so that no actor outlives it."""
-    running = asyncio.current_task()
-    assert running is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+def _leave(*_: object) -> NoReturn:
+    raise SystemExit(EXIT_TERMINATED)
+
+
+@contextmanager
+def _unwound_on_sigterm() -> Iterator[None]:
+    """SIGTERM unwinds as Ctrl-C does, so that neither actors nor a server outlive the process."""
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    except TerminationSignal:
+        # Prefect's own handler raises it while a flow runs.
+        raise SystemExit(EXIT_TERMINATED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _print_progress(nights: list[Night]) -> None:

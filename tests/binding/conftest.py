@@ -28,6 +28,10 @@ class Ended:
     night: Night
 
     @property
+    def message(self) -> str:
+        return self.state.message or ""
+
+    @property
     def outcomes(self) -> dict[str, str]:
         """Row outcome by source key."""
         return {row.source.key: row.outcome.value for row in self.night.rows if row}

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 from rayorch_prefect.model.failures import GroupFailure, RecordFailure
-from rayorch_prefect.program import F, program, stage
+from rayorch_prefect.program import F, Program, program, stage
 
-CALLS = "RAYORCH_TEST_CALLS"
-"""Names the file to which each call of the child stage adds a line."""
-
-
-def note(text: str) -> None:
-    path = os.environ.get(CALLS)
-    if path:
-        with Path(path).open("a") as log:
-            log.write(text + "\n")
+NOT_A_PROGRAM = "only a text"
 
 
 class Split:
@@ -35,7 +28,10 @@ class Work:
     """One text a child."""
 
     def __call__(self, child: dict[str, Any]) -> str:
-        note(f"{child.get('name', '')}/{child['i']}")
+        if "log" in child:
+            with Path(child["log"]).open("a") as log:
+                log.write(f"{child['name']}/{child['i']}\n")
+        time.sleep(child.get("sleep", 0))
         if child.get("spoilt") == child["i"]:
             raise GroupFailure("Spoilt", f"child {child['i']} spoils all")
         if child.get("gap") == child["i"]:
@@ -53,6 +49,22 @@ class Odd:
 
     def __call__(self, texts: Any) -> Any:
         return {1, 2}
+
+
+class Mortal:
+    """Works until it meets a source named `fatal`; then no worker of it starts any more."""
+
+    def __init__(self, marker: str) -> None:
+        self.marker = Path(marker)
+        if self.marker.exists():
+            os._exit(1)
+
+    def __call__(self, source: Any) -> str:
+        asked = json.loads(source.read())
+        if asked["name"] == "fatal":
+            self.marker.touch()
+            os._exit(1)
+        return str(asked["n"])
 
 
 SPLIT = stage(Split, rowwise=True)
@@ -74,3 +86,13 @@ def unpublishable(source: Any) -> Any:
 @program
 def below_the_root(source: Any) -> Any:
     return WORK()(F.expand(SPLIT()(source), domain="child"))
+
+
+def mortal_program(marker: Path) -> Program:
+    """A Program whose run breaks off at the source named `fatal`."""
+
+    @program
+    def mortal(source: Any) -> Any:
+        return stage(Mortal, rowwise=True, batch_size=1)(str(marker))(source)
+
+    return mortal

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+from prefect import flow
+from prefect.client.schemas.objects import State
 
 from rayorch_prefect.binding.prefect_server import PrefectServer
+from rayorch_prefect.binding.summaries import NightSummary
+from rayorch_prefect.errors import UsageError
+from rayorch_prefect.flows.microbatch import microbatch
+from rayorch_prefect.flows.nightly import nightly, run_night
+from rayorch_prefect.program import F, program, stage
 from rayorch_prefect.storage import read_manifest
 from tests.binding.conftest import RunNightly, put_sources
+from tests.binding.programs import SPLIT, Join, mortal_program
 from tests.services import Bucket, S3Server
 
 
@@ -80,7 +91,7 @@ async def test_a_rerun_skips_what_is_published_and_starts_nothing(
         "in/c.json": "published",
     }
     assert set(third.outcomes.values()) == {"skipped"}
-    assert "3 sources: 0 published, 0 failed, 0 dropped, 3 skipped" in third.state.message
+    assert "3 sources: 0 published, 0 failed, 0 dropped, 3 skipped" in third.message
     assert children_of(prefect_server, third.night.id) == []
     assert read_manifest(third.night.manifest).num_rows == 3
 
@@ -93,8 +104,8 @@ async def test_failed_rows_name_the_state_and_fill_the_tables(
     ended = await run_nightly(microbatch_size=2)
 
     assert (ended.state.is_failed(), ended.state.name) == (True, "GroupFailure")
-    assert "2 published, 2 failed" in ended.state.message
-    assert "--retry-failed" in ended.state.message
+    assert "2 published, 2 failed" in ended.message
+    assert "--retry-failed" in ended.message
     assert ended.outcomes["in/b.json"] == "failed"
     states = [run["state_name"] for run in children_of(prefect_server, ended.night.id)]
     assert states == ["GroupFailure", "RecordFailure"]
@@ -150,13 +161,13 @@ async def test_a_value_that_cannot_be_published_is_the_programs_defect(
     ended = await run_nightly("tests.binding.programs:unpublishable", failure_policy=1)
 
     assert (ended.state.is_failed(), ended.state.name) == (True, "ContractError")
-    assert "a published output is bytes" in ended.state.message
+    assert "a published output is bytes" in ended.message
 
 
 async def test_no_sources_is_completed(bucket: Bucket, run_nightly: RunNightly) -> None:
     ended = await run_nightly()
     assert ended.state.name == "Completed"
-    assert ended.state.message == f"no sources under {bucket.source}"
+    assert ended.message == f"no sources under {bucket.source}"
 
 
 async def test_stored_parameters_stay_small_and_the_manifest_whole(
@@ -211,3 +222,95 @@ async def test_a_row_whose_record_cannot_be_kept_is_not_called_published(
 
     assert ended.state.name == "UploadFailed"
     assert (await run_nightly()).outcomes == {"in/a.json": "published"}
+
+
+async def test_a_run_that_breaks_off_accounts_for_every_source(
+    bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str, tmp_path: Path
+) -> None:
+    put_sources(bucket, a={"n": 1}, b={"n": 2}, fatal={"n": 0}, z={"n": 3})
+    program = mortal_program(tmp_path / "dead")
+    numbers: list[NightSummary] = []
+
+    @flow(persist_result=False)
+    async def own_nightly() -> State[Any]:
+        state, summary = await run_night(
+            program, bucket.source, bucket.destination, microbatch_size=1, max_active_microbatches=1
+        )
+        numbers.append(summary)
+        return state
+
+    state = await own_nightly(return_state=True)
+
+    assert (state.is_failed(), state.name) == (True, "Failed")
+    assert "2 published, 0 failed, 0 dropped, 0 skipped, 2 not processed" in str(state.message)
+    assert "StageStartError: stage Mortal" in str(state.message)
+    rows = {row["uri"]: row for row in read_manifest(numbers[0].manifest).to_pylist()}
+    assert {uri.rsplit("/")[-1]: row["row_outcome"] for uri, row in rows.items()} == {
+        "a.json": "published",
+        "b.json": "published",
+        "fatal.json": "not_processed",
+        "z.json": "not_processed",
+    }
+    assert "Mortal" in rows[f"{bucket.source}z.json"]["reason"]
+    assert (numbers[0].not_processed, numbers[0].flow_runs) == (2, 4)
+
+
+async def test_a_stage_that_does_not_fit_the_cluster_fails_the_night(
+    bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str
+) -> None:
+    put_sources(bucket, a={"n": 1})
+
+    @program
+    def greedy(source: Any) -> Any:
+        return stage(Join, rowwise=True, num_gpus=64)()(
+            F.reduce(F.expand(SPLIT()(source), domain="child"))
+        )
+
+    @flow(persist_result=False)
+    async def own_nightly() -> State[Any]:
+        state, _ = await run_night(greedy, bucket.source, bucket.destination)
+        return state
+
+    state = await own_nightly(return_state=True)
+
+    assert state.is_failed()
+    assert "1 not processed" in str(state.message)
+    assert "DoesNotFit" in str(state.message)
+
+
+async def test_wrong_arguments_fail_the_flow_at_once(
+    bucket: Bucket, prefect_server: PrefectServer
+) -> None:
+    state = await nightly("nowhere:x", bucket.source, bucket.destination, return_state=True)
+    assert state.is_failed()
+    with pytest.raises(UsageError, match="module nowhere does not import"):
+        await state.aresult()
+
+
+async def test_a_night_outside_a_flow_is_refused(bucket: Bucket) -> None:
+    with pytest.raises(UsageError, match="inside a Prefect flow"):
+        await run_night("tests.binding.programs:joined", bucket.source, bucket.destination)
+
+
+async def test_a_microbatch_by_itself_is_refused(prefect_server: PrefectServer) -> None:
+    state = await microbatch("no-night", 0, 1, "a", "a", return_state=True)
+    with pytest.raises(UsageError, match="started by the nightly flow"):
+        await state.aresult()
+
+
+async def test_a_cancelled_night_stops_publishing(
+    bucket: Bucket, run_nightly: RunNightly, prefect_server: PrefectServer
+) -> None:
+    put_sources(bucket, **{f"s{i}": {"n": 4, "sleep": 0.5} for i in range(8)})
+    running = asyncio.ensure_future(run_nightly(microbatch_size=2))
+    while not bucket.keys("out/in/"):
+        await asyncio.sleep(0.1)
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    left = bucket.keys("out/")
+    await asyncio.sleep(3)
+    assert bucket.keys("out/") == left
+    assert len([key for key in left if key.endswith(".txt")]) < 8

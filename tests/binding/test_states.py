@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from prefect.states import StateType
+from prefect.client.schemas.objects import StateType
 
 from rayorch_prefect.binding.orders import Order, what_next
 from rayorch_prefect.binding.rows import Row, entry_of_row, manifest_row, row_of_entry
@@ -112,7 +112,7 @@ def test_failed_state_carries_an_exception() -> None:
     state = to_state(judge(tally([failed("a", Kind.RECORD_FAILURE)])))
     assert (state.type, state.name) == (StateType.FAILED, "RecordFailure")
     with pytest.raises(RowsFailed, match="1 failed"):
-        state.result()  # type: ignore[unused-coroutine]
+        state.result()
 
 
 def test_completed_states_keep_their_names() -> None:

@@ -44,7 +44,10 @@ def status_of(arguments: list[str]) -> int:
         (run_with(failure_policy="some"), "'some' is not a whole number from 0 up"),
         (run_with(program="no_such_module:x"), "module no_such_module does not import"),
         (run_with(program="tests.binding.programs:nope"), "has no attribute nope"),
-        (run_with(program="tests.binding.programs:CALLS"), "not a Program made with @program"),
+        (
+            run_with(program="tests.binding.programs:NOT_A_PROGRAM"),
+            "not a Program made with @program",
+        ),
         (run_with(program="tests.binding.programs"), "has several Programs"),
         (run_with(program="json"), "has no Programs"),
         (run_with(program="tests.binding.programs:"), "expected module:attribute"),

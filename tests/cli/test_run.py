@@ -1,0 +1,109 @@
+"""`rayorch-prefect run` as a user starts it: a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+from rayorch_prefect.binding.prefect_server import PrefectServer
+from tests.services import Bucket
+
+ROOT = Path(__file__).parents[2]
+
+
+def started(bucket: Bucket, environment: dict[str, str], *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rayorch_prefect.cli.main", "run"]
+    command += ["--program", "tests.binding.programs:joined"]
+    command += ["--source", bucket.source, "--destination", bucket.destination, *more]
+    kept = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**kept, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def put(bucket: Bucket, name: str, **asked: object) -> None:
+    bucket.put(f"in/{name}.json", json.dumps({"name": name, **asked}).encode())
+
+
+def test_a_run_with_a_server_of_its_own(bucket: Bucket, ray_cluster: str, tmp_path: Path) -> None:
+    for name in "abc":
+        put(bucket, name, n=3)
+    home = {"PREFECT_HOME": str(tmp_path), "RAY_ADDRESS": ray_cluster}
+
+    running = started(bucket, home, "--microbatch-size", "2")
+    out, errors = running.communicate(timeout=200)
+
+    assert running.returncode == 0, errors
+    lines = dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) == 2)
+    assert (lines["sources"], lines["published"], lines["failed"]) == ("3", "3", "0")
+    assert lines["manifest"].startswith(f"{bucket.destination}_rayorch/joined/manifests/")
+    assert lines["outputs"] == bucket.destination
+    assert "/v2/runs/flow-run/" in out
+    assert out.splitlines()[-1].startswith("Completed: 3 sources: 3 published")
+    # The server is gone, and its record holds the ends of all task runs.
+    address = next(word for word in out.split() if "/v2/runs/" in word)
+    assert not _listens(address)
+    with PrefectServer(tmp_path) as server:
+        body = {"task_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
+        runs = httpx.post(f"{server.api_url}/task_runs/filter", json=body, trust_env=False).json()
+    assert sum(run["name"].startswith("upload in/") for run in runs) == 3
+
+
+def test_a_failed_run_has_status_1_and_says_what_to_do(
+    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
+) -> None:
+    put(bucket, "a", n=2)
+    put(bucket, "b", n=2, spoilt=1)
+    api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
+
+    running = started(bucket, api)
+    out, errors = running.communicate(timeout=200)
+    tolerated = started(bucket, api, "--failure-policy", "1")
+    tolerated.communicate(timeout=200)
+
+    assert running.returncode == 1, errors
+    last = out.splitlines()[-1]
+    assert last.startswith("GroupFailure: 2 sources: 1 published, 1 failed")
+    assert last.endswith("--retry-failed.")
+    assert "Spoilt" in out
+    assert tolerated.returncode == 0
+
+
+def test_sigterm_unwinds_the_run(
+    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
+) -> None:
+    for index in range(12):
+        put(bucket, f"s{index}", n=4, sleep=0.5)
+    api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
+    running = started(bucket, api, "--microbatch-size", "2")
+    while not bucket.keys("out/in/"):
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.1)
+
+    running.send_signal(signal.SIGTERM)
+    out, errors = running.communicate(timeout=60)
+
+    assert running.returncode == 143, out + errors
+    left = bucket.keys("out/")
+    time.sleep(3)
+    assert bucket.keys("out/") == left
+
+
+def _listens(address: str) -> bool:
+    try:
+        httpx.get(address, trust_env=False, timeout=2)
+    except httpx.HTTPError:
+        return False
+    return True

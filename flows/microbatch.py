@@ -7,7 +7,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from rayorch_prefect.binding.futures import threads
+from rayorch_prefect.binding.futures import flow_state, threads
 from rayorch_prefect.binding.microbatch import Microbatch
 from rayorch_prefect.binding.registry import find_night
 from rayorch_prefect.tasks.manifest import write_part
@@ -37,11 +37,11 @@ async def run_microbatch(batch: Microbatch) -> State[Any]:
     """Start the child flow of `batch` and wait for its state."""
     sources = batch.sources
     bounded = microbatch.with_options(task_runner=threads(batch.night.order.upload_workers))
-    return await bounded(
+    return await flow_state(
+        bounded,
         batch.night.id,
         batch.index,
         len(sources),
         sources[0].key,
         sources[-1].key,
-        return_state=True,
     )

@@ -6,6 +6,7 @@ A conftest that needs them imports the fixtures:
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
@@ -124,6 +125,11 @@ class Bucket:
         from rayorch_prefect.storage.client import s3_client
 
         s3_client().put_object(Bucket=self.name, Key=key, Body=content)
+
+    def put_sources(self, **asked: dict[str, Any]) -> None:
+        """One source object `in/<name>.json` each."""
+        for name, value in asked.items():
+            self.put(f"in/{name}.json", json.dumps({"name": name, **value}).encode())
 
     def get(self, key: str) -> bytes:
         from rayorch_prefect.storage.client import s3_client

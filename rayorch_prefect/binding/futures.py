@@ -1,12 +1,13 @@
-"""Waiting for task runs without holding up the event loop."""
+"""Waiting for the final states of flow and task runs without holding up the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
 
 from prefect.client.schemas.objects import State
+from prefect.flows import Flow
 from prefect.futures import PrefectConcurrentFuture, PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
@@ -15,6 +16,13 @@ def threads(max_workers: int) -> TaskRunner[PrefectFuture[Any]]:
     """The thread runner, bounded: by default it starts a thread for each waiting upload."""
     runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max_workers)
     return cast(TaskRunner[PrefectFuture[Any]], runner)
+
+
+async def flow_state(flow: Flow[..., Any], *args: Any, **kwargs: Any) -> State[Any]:
+    """Run an async flow; its final state, also where awaiting the flow would raise."""
+    # Prefect types `return_state` for synchronous flows only.
+    run = cast(Callable[..., Awaitable[State[Any]]], flow)
+    return await run(*args, **kwargs, return_state=True)
 
 
 async def final_state(future: PrefectFuture[Any]) -> State[Any]:

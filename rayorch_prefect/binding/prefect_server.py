@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import httpx
 from prefect.settings import (
@@ -148,7 +149,11 @@ class PrefectServer:
 @contextmanager
 def using_api(api_url: str) -> Iterator[None]:
     """Let this process's flows report to `api_url`, without a cloud key or password."""
-    settings = {PREFECT_API_URL: api_url, PREFECT_API_KEY: None, PREFECT_API_AUTH_STRING: None}
+    settings: dict[Any, Any] = {
+        PREFECT_API_URL: api_url,
+        PREFECT_API_KEY: None,
+        PREFECT_API_AUTH_STRING: None,
+    }
     with temporary_settings(updates=settings):
         yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -11,6 +12,8 @@ from prefect.logging import get_run_logger
 from rayorch_prefect.binding.night import Night
 
 LOG_SECONDS = 10.0
+
+logger = logging.getLogger(__name__)
 
 
 def progress_line(night: Night) -> str:
@@ -29,19 +32,24 @@ def progress_line(night: Night) -> str:
 @asynccontextmanager
 async def logged_progress(night: Night) -> AsyncIterator[None]:
     """Write the progress line to the flow run's log from time to time."""
-    logger = get_run_logger()
-    async with repeated(lambda: logger.info("%s", progress_line(night)), LOG_SECONDS):
+    run_logger = get_run_logger()
+    async with repeated(lambda: run_logger.info("%s", progress_line(night)), LOG_SECONDS):
         yield
 
 
 @asynccontextmanager
 async def repeated(act: Callable[[], None], seconds: float) -> AsyncIterator[None]:
-    """Call `act` every so many seconds while the body runs."""
+    """Call `act` every so many seconds while the body runs, until it raises."""
 
     async def tick() -> None:
         while True:
             await asyncio.sleep(seconds)
-            act()
+            try:
+                act()
+            except Exception:
+                # A closed terminal must not end the night.
+                logger.warning("progress is not shown any more", exc_info=True)
+                return
 
     ticking = asyncio.create_task(tick())
     try:

@@ -18,6 +18,7 @@ from prefect.exceptions import TerminationSignal
 from prefect.settings import PREFECT_API_URL
 from prefect.utilities.urls import url_for
 
+from rayorch_prefect.binding.futures import flow_state
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import loaded, order_of
 from rayorch_prefect.binding.prefect_server import PrefectServer, using_api
@@ -73,12 +74,12 @@ def _api() -> Iterator[PrefectServer | None]:
 async def _night(asked: argparse.Namespace) -> tuple[State[Any], list[Night]]:
     with watching() as nights:
         async with repeated(lambda: _print_progress(nights), PROGRESS_SECONDS):
-            state = await nightly(
+            state = await flow_state(
+                nightly,
                 asked.program,
                 asked.source,
                 asked.destination,
                 **_settings(asked),
-                return_state=True,
             )
         return state, nights
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from prefect.client.schemas.objects import State
 
+from rayorch_prefect.binding.futures import flow_state
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.binding.recording import wait_until_recorded
@@ -46,16 +46,10 @@ def run_nightly(bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str)
 
     async def run(program: str = "tests.binding.programs:joined", **settings: Any) -> Ended:
         with watching() as nights:
-            state = await nightly(
-                program, bucket.source, bucket.destination, **settings, return_state=True
+            state = await flow_state(
+                nightly, program, bucket.source, bucket.destination, **settings
             )
         assert wait_until_recorded(prefect_server, nights[0])
         return Ended(state, nights[0])
 
     return run
-
-
-def put_sources(bucket: Bucket, **asked: dict[str, Any]) -> None:
-    """One source object `in/<name>.json` each."""
-    for name, value in asked.items():
-        bucket.put(f"in/{name}.json", json.dumps({"name": name, **value}).encode())

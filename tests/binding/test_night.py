@@ -12,6 +12,7 @@ import pytest
 from prefect import flow
 from prefect.client.schemas.objects import State
 
+from rayorch_prefect.binding.futures import flow_state
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.errors import UsageError
@@ -19,7 +20,7 @@ from rayorch_prefect.flows.microbatch import microbatch
 from rayorch_prefect.flows.nightly import nightly, run_night
 from rayorch_prefect.program import F, program, stage
 from rayorch_prefect.storage import read_manifest
-from tests.binding.conftest import RunNightly, put_sources
+from tests.binding.conftest import RunNightly
 from tests.binding.programs import SPLIT, Join, mortal_program
 from tests.services import Bucket, S3Server
 
@@ -49,7 +50,7 @@ def tables(server: PrefectServer, flow_run_id: str) -> list[dict[str, Any]]:
 async def test_all_is_published_and_shown(
     bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
 ) -> None:
-    put_sources(bucket, a={"n": 3}, b={"n": 0}, c={"n": 12}, d={"n": 1}, e={"n": 2})
+    bucket.put_sources(a={"n": 3}, b={"n": 0}, c={"n": 12}, d={"n": 1}, e={"n": 2})
 
     ended = await run_nightly(microbatch_size=2, max_active_microbatches=2)
 
@@ -78,9 +79,9 @@ async def test_all_is_published_and_shown(
 async def test_a_rerun_skips_what_is_published_and_starts_nothing(
     bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
 ) -> None:
-    put_sources(bucket, a={"n": 3}, b={"n": 2})
+    bucket.put_sources(a={"n": 3}, b={"n": 2})
     await run_nightly()
-    put_sources(bucket, c={"n": 1})
+    bucket.put_sources(c={"n": 1})
 
     second = await run_nightly()
     third = await run_nightly()
@@ -99,7 +100,7 @@ async def test_a_rerun_skips_what_is_published_and_starts_nothing(
 async def test_failed_rows_name_the_state_and_fill_the_tables(
     bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
 ) -> None:
-    put_sources(bucket, a={"n": 3}, b={"n": 5, "spoilt": 2}, c={"fail": "Encrypted"}, d={"n": 1})
+    bucket.put_sources(a={"n": 3}, b={"n": 5, "spoilt": 2}, c={"fail": "Encrypted"}, d={"n": 1})
 
     ended = await run_nightly(microbatch_size=2)
 
@@ -123,7 +124,7 @@ async def test_failed_rows_name_the_state_and_fill_the_tables(
 async def test_tolerated_failures_count_again_without_running(
     bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
 ) -> None:
-    put_sources(bucket, a={"n": 3}, b={"n": 5, "spoilt": 2})
+    bucket.put_sources(a={"n": 3}, b={"n": 5, "spoilt": 2})
 
     first = await run_nightly(failure_policy=1)
     again = await run_nightly(failure_policy=0)
@@ -132,7 +133,7 @@ async def test_tolerated_failures_count_again_without_running(
     assert (again.state.name, again.state.is_failed()) == ("GroupFailure", True)
     assert again.outcomes == {"in/a.json": "skipped", "in/b.json": "failed"}
     assert children_of(prefect_server, again.night.id) == []
-    put_sources(bucket, b={"n": 2})
+    bucket.put_sources(b={"n": 2})
     mended = await run_nightly()
     assert mended.state.name == "Completed"
 
@@ -140,7 +141,7 @@ async def test_tolerated_failures_count_again_without_running(
 async def test_gaps_are_named_in_state_and_manifest(
     bucket: Bucket, run_nightly: RunNightly
 ) -> None:
-    put_sources(bucket, a={"n": 3, "gap": 1}, b={"n": 2})
+    bucket.put_sources(a={"n": 3, "gap": 1}, b={"n": 2})
 
     ended = await run_nightly()
 
@@ -156,7 +157,7 @@ async def test_gaps_are_named_in_state_and_manifest(
 async def test_a_value_that_cannot_be_published_is_the_programs_defect(
     bucket: Bucket, run_nightly: RunNightly
 ) -> None:
-    put_sources(bucket, a={"n": 1})
+    bucket.put_sources(a={"n": 1})
 
     ended = await run_nightly("tests.binding.programs:unpublishable", failure_policy=1)
 
@@ -173,7 +174,7 @@ async def test_no_sources_is_completed(bucket: Bucket, run_nightly: RunNightly) 
 async def test_stored_parameters_stay_small_and_the_manifest_whole(
     bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
 ) -> None:
-    put_sources(bucket, **{f"{i:03}" + "x" * 100: {"n": 1} for i in range(40)})
+    bucket.put_sources(**{f"{i:03}" + "x" * 100: {"n": 1} for i in range(40)})
 
     ended = await run_nightly(microbatch_size=40)
 
@@ -188,7 +189,7 @@ async def test_an_upload_that_fails_for_good_fails_its_row_alone(
     prefect_server: PrefectServer,
     run_nightly: RunNightly,
 ) -> None:
-    put_sources(bucket, a={"n": 2}, b={"n": 3}, c={"n": 1})
+    bucket.put_sources(a={"n": 2}, b={"n": 3}, c={"n": 1})
 
     with s3_server.refusing("PUT", "/out/in/b.json"):
         ended = await run_nightly()
@@ -215,7 +216,7 @@ async def test_an_upload_that_fails_for_good_fails_its_row_alone(
 async def test_a_row_whose_record_cannot_be_kept_is_not_called_published(
     bucket: Bucket, s3_server: S3Server, run_nightly: RunNightly
 ) -> None:
-    put_sources(bucket, a={"n": 2})
+    bucket.put_sources(a={"n": 2})
 
     with s3_server.refusing("PUT", "/ledger/"):
         ended = await run_nightly()
@@ -227,7 +228,7 @@ async def test_a_row_whose_record_cannot_be_kept_is_not_called_published(
 async def test_a_run_that_breaks_off_accounts_for_every_source(
     bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str, tmp_path: Path
 ) -> None:
-    put_sources(bucket, a={"n": 1}, b={"n": 2}, fatal={"n": 0}, z={"n": 3})
+    bucket.put_sources(a={"n": 1}, b={"n": 2}, fatal={"n": 0}, z={"n": 3})
     program = mortal_program(tmp_path / "dead")
     numbers: list[NightSummary] = []
 
@@ -239,7 +240,7 @@ async def test_a_run_that_breaks_off_accounts_for_every_source(
         numbers.append(summary)
         return state
 
-    state = await own_nightly(return_state=True)
+    state = await flow_state(own_nightly)
 
     assert (state.is_failed(), state.name) == (True, "Failed")
     assert "2 published, 0 failed, 0 dropped, 0 skipped, 2 not processed" in str(state.message)
@@ -258,7 +259,7 @@ async def test_a_run_that_breaks_off_accounts_for_every_source(
 async def test_a_stage_that_does_not_fit_the_cluster_fails_the_night(
     bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str
 ) -> None:
-    put_sources(bucket, a={"n": 1})
+    bucket.put_sources(a={"n": 1})
 
     @program
     def greedy(source: Any) -> Any:
@@ -271,7 +272,7 @@ async def test_a_stage_that_does_not_fit_the_cluster_fails_the_night(
         state, _ = await run_night(greedy, bucket.source, bucket.destination)
         return state
 
-    state = await own_nightly(return_state=True)
+    state = await flow_state(own_nightly)
 
     assert state.is_failed()
     assert "1 not processed" in str(state.message)
@@ -281,7 +282,7 @@ async def test_a_stage_that_does_not_fit_the_cluster_fails_the_night(
 async def test_wrong_arguments_fail_the_flow_at_once(
     bucket: Bucket, prefect_server: PrefectServer
 ) -> None:
-    state = await nightly("nowhere:x", bucket.source, bucket.destination, return_state=True)
+    state = await flow_state(nightly, "nowhere:x", bucket.source, bucket.destination)
     assert state.is_failed()
     with pytest.raises(UsageError, match="module nowhere does not import"):
         await state.aresult()
@@ -293,7 +294,7 @@ async def test_a_night_outside_a_flow_is_refused(bucket: Bucket) -> None:
 
 
 async def test_a_microbatch_by_itself_is_refused(prefect_server: PrefectServer) -> None:
-    state = await microbatch("no-night", 0, 1, "a", "a", return_state=True)
+    state = await flow_state(microbatch, "no-night", 0, 1, "a", "a")
     with pytest.raises(UsageError, match="started by the nightly flow"):
         await state.aresult()
 
@@ -301,7 +302,7 @@ async def test_a_microbatch_by_itself_is_refused(prefect_server: PrefectServer) 
 async def test_a_cancelled_night_stops_publishing(
     bucket: Bucket, run_nightly: RunNightly, prefect_server: PrefectServer
 ) -> None:
-    put_sources(bucket, **{f"s{i}": {"n": 4, "sleep": 0.5} for i in range(8)})
+    bucket.put_sources(**{f"s{i}": {"n": 4, "sleep": 0.5} for i in range(8)})
     running = asyncio.ensure_future(run_nightly(microbatch_size=2))
     while not bucket.keys("out/in/"):
         await asyncio.sleep(0.1)

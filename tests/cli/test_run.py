@@ -33,13 +33,8 @@ def started(bucket: Bucket, environment: dict[str, str], *more: str) -> subproce
     )
 
 
-def put(bucket: Bucket, name: str, **asked: object) -> None:
-    bucket.put(f"in/{name}.json", json.dumps({"name": name, **asked}).encode())
-
-
 def test_a_run_with_a_server_of_its_own(bucket: Bucket, ray_cluster: str, tmp_path: Path) -> None:
-    for name in "abc":
-        put(bucket, name, n=3)
+    bucket.put_sources(a={"n": 3}, b={"n": 3}, c={"n": 3})
     home = {"PREFECT_HOME": str(tmp_path), "RAY_ADDRESS": ray_cluster}
 
     running = started(bucket, home, "--microbatch-size", "2")
@@ -64,8 +59,7 @@ def test_a_run_with_a_server_of_its_own(bucket: Bucket, ray_cluster: str, tmp_pa
 def test_a_failed_run_has_status_1_and_says_what_to_do(
     bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
 ) -> None:
-    put(bucket, "a", n=2)
-    put(bucket, "b", n=2, spoilt=1)
+    bucket.put_sources(a={"n": 2}, b={"n": 2, "spoilt": 1})
     api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
 
     running = started(bucket, api)
@@ -84,8 +78,7 @@ def test_a_failed_run_has_status_1_and_says_what_to_do(
 def test_sigterm_unwinds_the_run(
     bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
 ) -> None:
-    for index in range(12):
-        put(bucket, f"s{index}", n=4, sleep=0.5)
+    bucket.put_sources(**{f"s{index}": {"n": 4, "sleep": 0.5} for index in range(12)})
     api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
     running = started(bucket, api, "--microbatch-size", "2")
     while not bucket.keys("out/in/"):
@@ -99,6 +92,37 @@ def test_sigterm_unwinds_the_run(
     left = bucket.keys("out/")
     time.sleep(3)
     assert bucket.keys("out/") == left
+
+
+def test_a_killed_run_started_again_computes_only_what_is_not_published(
+    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer, tmp_path: Path
+) -> None:
+    names = [f"s{index}" for index in range(6)]
+    calls = tmp_path / "calls"
+    bucket.put_sources(**{name: {"n": 4, "sleep": 0.3, "log": str(calls)} for name in names})
+    api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
+    ledger = "out/_rayorch/joined/ledger/"
+    first = started(bucket, api, "--microbatch-size", "3")
+    while len(bucket.keys(ledger)) < 2:
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.05)
+
+    first.kill()
+    first.communicate()
+    time.sleep(5)  # its actors end with it
+    done = {
+        json.loads(bucket.get(key))["uri"][-len("s0.json") :][:2] for key in bucket.keys(ledger)
+    }
+    before = len(calls.read_text().splitlines())
+    second = started(bucket, api)
+    out, errors = second.communicate(timeout=200)
+
+    assert second.returncode == 0, out + errors
+    again = {line.split("/")[0] for line in calls.read_text().splitlines()[before:]}
+    assert len(done) >= 2
+    assert again == set(names) - done
+    assert f"{len(done)} skipped" in out.splitlines()[-1]
+    assert all(bucket.get(f"out/in/{name}.json.txt") == b"0,1,2,3" for name in names)
 
 
 def _listens(address: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError
 
+from rayorch_prefect.errors import EngineClosed
 from rayorch_prefect.execution.parent import Payload
 from rayorch_prefect.execution.worker_actor import fetch, import_from
 
@@ -35,7 +36,7 @@ class ApplierActor:
         return function(value, *args)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Application:
     """One function to apply, and who waits for it."""
 
@@ -54,7 +55,7 @@ class Appliers:
     """
 
     def __init__(
-        self, size: int, path: Sequence[str], later: Callable[..., None], num_cpus: float = 0.0
+        self, size: int, path: Sequence[str], later: Callable[..., object], num_cpus: float = 0.0
     ) -> None:
         self._size = size
         self._path = list(path)
@@ -65,6 +66,7 @@ class Appliers:
         self._actors: list[Any] = []
         self._idle: deque[Any] = deque()
         self._waiting: deque[Application] = deque()
+        self._running: list[Application] = []
 
     def apply(self, application: Application) -> None:
         """Queue an application."""
@@ -85,6 +87,10 @@ class Appliers:
         self._idle.append(actor)
 
     def _run(self, actor: Any, application: Application) -> None:
+        # From here on its owner cannot cancel it, so that a result can always be set.
+        if not application.tries and not application.future.set_running_or_notify_cancel():
+            self._idle.append(actor)
+            return
         application.tries += 1
         try:
             ref = actor.apply.remote(application.function, application.payload, application.args)
@@ -92,11 +98,13 @@ class Appliers:
             self._idle.append(actor)
             application.future.set_exception(error)
             return
+        self._running.append(application)
         ref.future().add_done_callback(
             lambda future: self._later(self._ended, actor, application, future)
         )
 
     def _ended(self, actor: Any, application: Application, future: Future[Any]) -> None:
+        self._running.remove(application)
         error = future.exception()
         if error is None or isinstance(error, RayTaskError):
             self._idle.append(actor)
@@ -114,9 +122,12 @@ class Appliers:
         self._send()
 
     def close(self) -> None:
-        """End all actors; applications that have not ended get an error."""
-        for application in self._waiting:
-            application.future.cancel()
+        """End all actors; applications that have not ended get EngineClosed."""
+        left = EngineClosed("the Engine was left before this was done")
+        for application in (*self._running, *self._waiting):
+            if application.tries or application.future.set_running_or_notify_cancel():
+                application.future.set_exception(left)
+        self._running.clear()
         self._waiting.clear()
         for actor in self._actors:
             ray.kill(actor)

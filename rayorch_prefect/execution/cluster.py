@@ -23,6 +23,8 @@ def connect(address: str | None) -> bool:
     Returns whether it was done here, so that it is ended here too. Raises UsageError for a Ray
     client address, ClusterError if no cluster answers.
     """
+    if ray.is_initialized() and not address:
+        return False
     target = address or os.environ.get("RAY_ADDRESS")
     if target and target.startswith(CLIENT_SCHEME):
         raise UsageError(
@@ -31,7 +33,7 @@ def connect(address: str | None) -> bool:
         )
     if ray.is_initialized():
         return False
-    with _own_sigterm():
+    with own_sigterm():
         try:
             ray.init(address=target, **_local_options(target))
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -47,7 +49,7 @@ def _local_options(target: str | None) -> dict[str, Any]:
 
 
 @contextmanager
-def _own_sigterm() -> Iterator[None]:
+def own_sigterm() -> Iterator[None]:
     """`ray.init` takes SIGTERM over, and a cancelled flow would die without its `finally`."""
     if threading.current_thread() is not threading.main_thread():
         yield

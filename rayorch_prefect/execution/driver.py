@@ -5,6 +5,7 @@ Knows neither Ray nor threads: `Engine` feeds it from one thread, `run_local` in
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ from rayorch_prefect.model.outcomes import ParentOutcome
 from rayorch_prefect.model.reports import OutputReport, Report, RowsReport
 from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.scheduler.core import Scheduler
+
+logger = logging.getLogger(__name__)
 
 MOST_LARGE_RETURNS = 8
 
@@ -157,10 +160,11 @@ class Driver:
         """Admit a microbatch; returns its number. Parents come through `on_parent`."""
         number = self._next_microbatch
         self._next_microbatch += 1
+        owner = _Owner(rows, keys, on_parent, self._clock())
         if self.error is not None:
-            on_parent(self.error)
+            self._tell(number, owner, self.error)
             return number
-        self._owners[number] = _Owner(rows, keys, on_parent, self._clock())
+        self._owners[number] = owner
         first = self.blocks.store([(1, self._row_data(chunk)) for chunk in described.chunks])
         source = OutputReport(first, len(described.chunks), described.shapes, described.mask)
         self._apply(SourceAdmitted(number, len(rows), source, described.invalid))
@@ -177,16 +181,18 @@ class Driver:
             self._apply(MicrobatchAbandoned(microbatch))
 
     def fail(self, error: RayorchError) -> None:
-        """Nothing goes on: every open run is told."""
-        self.error = error
-        owners, self._owners = self._owners, {}
-        for owner in owners.values():
-            owner.on_parent(error)
+        """Nothing goes on: every open run is told. The first error stands."""
+        self.error = self.error or error
+        while self._owners:
+            number, owner = self._owners.popitem()
+            self._tell(number, owner, error)
 
     # -- messages in ---------------------------------------------------------------------------
 
     def receive(self, message: BackendMessage) -> None:
-        """Apply what a backend says."""
+        """Apply what a backend says; once all has failed, nothing."""
+        if self.error is not None:
+            return
         match message:
             case WorkerIsReady():
                 self._apply(WorkerReady(message.worker, message.pool))
@@ -270,22 +276,32 @@ class Driver:
         if completed.outcome is ParentOutcome.COMPLETED:
             outputs, chunks = self.blocks.address(completed.outputs)
             payload = Payload(outputs, chunks, self.plan.single_output)
-        owner.on_parent(
-            Parent(
-                index=completed.row,
-                row=owner.rows[completed.row],
-                key=owner.keys[completed.row],
-                outcome=completed.outcome,
-                cause=completed.cause,
-                gaps=completed.gaps,
-                children=completed.children,
-                attempts=completed.attempts,
-                started=owner.started,
-                finished=self._clock(),
-                payload=payload,
-                _fetch=self._backend.fetch,
-            )
+        parent = Parent(
+            index=completed.row,
+            row=owner.rows[completed.row],
+            key=owner.keys[completed.row],
+            outcome=completed.outcome,
+            cause=completed.cause,
+            gaps=completed.gaps,
+            children=completed.children,
+            attempts=completed.attempts,
+            started=owner.started,
+            finished=self._clock(),
+            payload=payload,
+            _fetch=self._backend.fetch,
         )
+        if not self._tell(completed.microbatch, owner, parent):
+            self._owners.pop(completed.microbatch, None)
+            self._events.append(MicrobatchAbandoned(completed.microbatch))
+
+    def _tell(self, number: int, owner: _Owner, said: Parent | BaseException) -> bool:
+        """Whether the owner took it. One that raises must not end the runs of others."""
+        try:
+            owner.on_parent(said)
+        except Exception:
+            logger.exception("on_parent of microbatch %d raised; it is abandoned", number)
+            return False
+        return True
 
     def _stop(self, stop: StopRun) -> None:
         self.fail(

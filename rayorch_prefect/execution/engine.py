@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from rayorch_prefect.execution.metrics import EngineMetrics, snapshot
 from rayorch_prefect.execution.parent import OnParent, Parent
 from rayorch_prefect.execution.ray_backend import RayBackend
 from rayorch_prefect.execution.rows import describe_rows
+from rayorch_prefect.execution.worker_actor import search_path
 from rayorch_prefect.program.declare import Program
 
 logger = logging.getLogger(__name__)
@@ -58,6 +58,8 @@ class Engine:
         self._start_timeout = start_timeout
         self._own_ray = False
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Nothing enters the inbox after its end mark, or a caller would wait for ever.
+        self._door = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._driver: Driver | None = None
@@ -91,7 +93,7 @@ class Engine:
     def _start(self) -> None:
         self._backend = RayBackend(self.plan, self._tell)
         self._driver = Driver(self.plan, self._backend, time.time)
-        self._appliers = Appliers(self._appliers_wanted, sys.path, self._later)
+        self._appliers = Appliers(self._appliers_wanted, search_path(), self._later)
         self._thread = threading.Thread(target=self._loop, name="rayorch-engine", daemon=True)
         self._later(self._driver.start)
         self._thread.start()
@@ -118,44 +120,51 @@ class Engine:
         )
 
     def _shut(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if self._thread is not None:
+        with self._door:
+            if self._closed:
+                return
+            self._closed = True
             self._inbox.put(None)
-            self._thread.join()
-        if self._backend is not None:
-            self._backend.close()
-        if self._own_ray:
-            ray.shutdown()
+        try:
+            if self._thread is not None:
+                self._thread.join()
+            if self._backend is not None:
+                self._backend.close()
+        finally:
+            if self._own_ray:
+                ray.shutdown()
 
     # -- the Engine's thread -------------------------------------------------------------------
 
-    def _later(self, function: Callable[..., None], *args: Any) -> None:
-        self._inbox.put(partial(function, *args))
+    def _later(self, function: Callable[..., None], *args: Any) -> bool:
+        """Have it done on the Engine's thread; False if the Engine has been left."""
+        with self._door:
+            if not self._closed:
+                self._inbox.put(partial(function, *args))
+            return not self._closed
 
     def _tell(self, message: BackendMessage) -> None:
-        self._inbox.put(partial(self._receive, message))
-
-    def _receive(self, message: BackendMessage) -> None:
-        self._live_driver.receive(message)
+        self._later(self._live_driver.receive, message)
 
     def _loop(self) -> None:
         driver = self._live_driver
+        while (step := self._inbox.get()) is not None:
+            self._take(driver, step)
+            # What the step held (references to values) must not live until the next one.
+            del step
+        driver.fail(EngineClosed("the Engine was left before the run had ended"))
+        if self._appliers is not None:
+            self._appliers.close()
+
+    def _take(self, driver: Driver, step: Callable[[], None]) -> None:
+        """One step. After a defect the loop goes on, so that whoever asks gets its error."""
         try:
-            while (step := self._inbox.get()) is not None:
-                step()
-                if not self._ready.is_set() and (driver.error or driver.all_ready):
-                    self._ready.set()
-            driver.fail(EngineClosed("the Engine was left before the run had ended"))
+            step()
         except BaseException as error:
             logger.exception("the Engine's loop failed")
-            known = error if isinstance(error, RayorchError) else InternalError(repr(error))
-            driver.fail(known)
+            driver.fail(error if isinstance(error, RayorchError) else InternalError(repr(error)))
+        if not self._ready.is_set() and (driver.error or driver.all_ready):
             self._ready.set()
-        finally:
-            if self._appliers is not None:
-                self._appliers.close()
 
     @property
     def _live_driver(self) -> Driver:
@@ -176,20 +185,19 @@ class Engine:
 
         Parents come by iterating over the Run or, each the moment it is complete and on the
         Engine's thread, through `on_parent`, which must be quick; it gets the error instead,
-        once, if the Engine ends. `keys` name the rows in messages (default: their `uri`).
+        once, if the Engine ends. A run whose `on_parent` raises is abandoned, and the log says
+        so. `keys` name the rows in messages (default: their `uri`).
 
-        Raises EngineClosed outside of `with`, UsageError for a row that cannot be pickled.
+        Raises EngineClosed outside of `with`; UsageError for a row that cannot be pickled or
+        another number of keys than of rows.
         """
         driver = self._live_driver
-        if self._closed:
-            raise EngineClosed("the Engine has been left")
         listed = list(rows)
         run = Run(len(listed), self._abandon)
-        if listed:
-            described = describe_rows(self.plan, listed)
-            deliver = on_parent or run.deliver
-            names = row_keys(listed, keys)
-            self._later(_admit, driver, run, listed, names, described, deliver)
+        names = row_keys(listed, keys)
+        described = describe_rows(self.plan, listed)
+        if not self._later(_admit, driver, run, listed, names, described, on_parent or run.deliver):
+            raise EngineClosed("the Engine has been left")
         return run
 
     def run(self, rows: Iterable[Any]) -> Iterator[Parent]:
@@ -201,23 +209,25 @@ class Engine:
             run.abandon()
 
     def _abandon(self, run: Run) -> None:
-        if not self._closed:
-            self._later(lambda: self._live_driver.abandon(run.number))
+        self._later(lambda: self._live_driver.abandon(run.number))
 
     def apply(self, function: Callable[..., Any], parent: Parent, *args: Any) -> Future[Any]:
         """Run `function(value, *args)` on an applier actor near the parent's value.
 
-        The future has what it returns or raises; a call whose actor dies is tried again.
+        The future has what it returns or raises; a call whose actor dies is tried again. Leaving
+        the Engine gives EngineClosed to those that have not ended.
+
+        Raises ParentNotCompleted if the parent has no value, EngineClosed outside of `with`.
         """
-        return self.call(function, *args, _payload=parent.payload)
+        return self.call(function, *args, _payload=parent.require_payload())
 
     def call(self, function: Callable[..., Any], *args: Any, _payload: Any = None) -> Future[Any]:
         """As `apply`, with no parent's value where none is given."""
         future: Future[Any] = Future()
         appliers = self._appliers
-        if appliers is None or self._closed:
+        application = Application(function, _payload, args, future)
+        if appliers is None or not self._later(appliers.apply, application):
             raise EngineClosed("the Engine is not running")
-        self._later(appliers.apply, Application(function, _payload, args, future))
         return future
 
     @property
@@ -229,4 +239,5 @@ class Engine:
 def _admit(
     driver: Driver, run: Run, rows: Sequence[Any], keys: Sequence[str], described: Any, deliver: Any
 ) -> None:
-    run.number = driver.submit(rows, keys, described, deliver)
+    if rows:
+        run.number = driver.submit(rows, keys, described, deliver)

@@ -12,7 +12,8 @@ from rayorch_prefect.execution.parent import Parent
 class Run:
     """Iterates over the parents in the order they complete. Several threads may iterate.
 
-    Raises, in every thread that iterates, what ended the Engine if it ends before the run.
+    Raises, in every thread that iterates, what ended the Engine if it ends before the run. After
+    `abandon` iteration ends with the parents that had come.
     """
 
     def __init__(self, rows: int, abandon: Callable[[Run], None]) -> None:
@@ -20,7 +21,8 @@ class Run:
         self.number = -1
         self._taken = 0
         self._lock = threading.Lock()
-        self._parents: queue.SimpleQueue[Parent | BaseException] = queue.SimpleQueue()
+        # None ends an abandoned run.
+        self._parents: queue.SimpleQueue[Parent | BaseException | None] = queue.SimpleQueue()
         self._abandon = abandon
 
     def __iter__(self) -> Run:
@@ -32,10 +34,10 @@ class Run:
                 raise StopIteration
             self._taken += 1
         parent = self._parents.get()
-        if isinstance(parent, BaseException):
-            self._parents.put(parent)
-            raise parent
-        return parent
+        if isinstance(parent, Parent):
+            return parent
+        self._parents.put(parent)  # for the other threads
+        raise StopIteration if parent is None else parent
 
     def deliver(self, parent: Parent | BaseException) -> None:
         """Called by the Engine for each parent, or once with what ended it."""
@@ -44,3 +46,4 @@ class Run:
     def abandon(self) -> None:
         """Want nothing more of this run: nothing of it is started any more."""
         self._abandon(self)
+        self._parents.put(None)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rayorch_prefect.errors import InternalError
+from rayorch_prefect.errors import InternalError, UsageError
 from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.local_backend import LocalBackend
 from rayorch_prefect.execution.parent import Parent
@@ -52,7 +52,12 @@ def _parents(driver: Driver, backend: LocalBackend, rows: Sequence[Any]) -> Iter
 
 
 def row_keys(rows: Sequence[Any], keys: Sequence[str] | None = None) -> list[str]:
-    """What rows are called in messages: the given keys, their `uri`, or their place."""
+    """What rows are called in messages: the given keys, their `uri`, or their place.
+
+    Raises UsageError if there is not one key a row.
+    """
     if keys is not None:
+        if len(keys) != len(rows):
+            raise UsageError(f"{len(keys)} keys for {len(rows)} rows; expected one a row")
         return list(keys)
     return [str(getattr(row, "uri", f"row {index}")) for index, row in enumerate(rows)]

@@ -15,7 +15,7 @@ from rayorch_prefect.execution.driver import (
 )
 from rayorch_prefect.execution.messages import BatchMessage
 from rayorch_prefect.execution.specs import contracts, stage_spec
-from rayorch_prefect.execution.stage_runner import StageRunner, short
+from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, short
 from rayorch_prefect.program.plan import Plan
 
 
@@ -55,7 +55,7 @@ class LocalBackend:
         self._next_worker += 1
         try:
             runner = StageRunner(stage_spec(self._plan.pools[pool]))
-        except Exception as error:
+        except FAULTS as error:
             message = f"{type(error).__name__}: {short(error)}"
             self._started.append(WorkerIsLost(worker, pool, type(error).__name__, message))
         else:

@@ -63,10 +63,14 @@ class Parent:
 
         Raises ParentNotCompleted if it is FAILED or DROPPED.
         """
+        return self.require_payload().value(self._fetch)
+
+    def require_payload(self) -> Payload:
+        """The outputs' addresses. Raises ParentNotCompleted if it is FAILED or DROPPED."""
         if self.payload is None:
             why = f": {self.cause}" if self.cause else ""
             raise ParentNotCompleted(f"{self.key} is {self.outcome.value} and has no value{why}")
-        return self.payload.value(self._fetch)
+        return self.payload
 
 
 def no_references(refs: Sequence[Any]) -> Sequence[Any]:

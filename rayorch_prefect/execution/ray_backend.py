@@ -6,15 +6,16 @@ computed. Ray restarts and retries nothing: all replacement and repetition is th
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import cloudpickle
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from rayorch_prefect.errors import StageStartError
 from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.driver import (
     BackendMessage,
@@ -25,9 +26,11 @@ from rayorch_prefect.execution.driver import (
 from rayorch_prefect.execution.messages import BatchMessage
 from rayorch_prefect.execution.specs import contracts, stage_spec
 from rayorch_prefect.execution.stage_runner import short
-from rayorch_prefect.execution.worker_actor import WorkerActor, fetch
+from rayorch_prefect.execution.worker_actor import WorkerActor, fetch, search_path
 from rayorch_prefect.model.reports import AttemptFailed
 from rayorch_prefect.program.plan import Plan, Pool
+
+logger = logging.getLogger(__name__)
 
 WORKER_DIED = "WorkerDied"
 
@@ -40,10 +43,11 @@ class RayBackend:
         self._actors: dict[int, Any] = {}
         self._pool_of: dict[int, int] = {}
         self._next_worker = 0
+        self._stages = [pool.stage for pool in plan.pools]
         self._options = [actor_options(pool) for pool in plan.pools]
         self._contracts = [contracts(plan, pool.id) for pool in plan.pools]
-        self._specs = [ray.put(cloudpickle.dumps(stage_spec(pool))) for pool in plan.pools]
-        self._path = [folder for folder in sys.path if folder]
+        self._specs = [ray.put(_pickled(pool)) for pool in plan.pools]
+        self._path = search_path()
         self._actor_class: Any = ray.remote(WorkerActor)
 
     @property
@@ -112,11 +116,34 @@ class RayBackend:
 
     def close(self, patience_s: float = 5.0) -> None:
         """End all workers: first by `close()`, then for good."""
-        ends = [actor.close.remote() for actor in self._actors.values()]
+        ends = {worker: actor.close.remote() for worker, actor in self._actors.items()}
         if ends:
-            ray.wait(ends, num_returns=len(ends), timeout=patience_s)
-        for worker in list(self._actors):
+            ray.wait(list(ends.values()), num_returns=len(ends), timeout=patience_s)
+        for worker, end in ends.items():
+            self._log_end(worker, end)
             self.discard(worker)
+
+    def _log_end(self, worker: int, end: Any) -> None:
+        stage = self._stages[self._pool_of[worker]]
+        try:
+            ray.get(end, timeout=0)
+        except RayTaskError as error:
+            logger.warning("stage %s: close() of a worker raised: %s", stage, error.cause)
+        except GetTimeoutError:
+            logger.warning("stage %s: a worker that was busy was ended without close()", stage)
+        except RayError:
+            pass  # gone, as it should be
+
+
+def _pickled(pool: Pool) -> bytes:
+    try:
+        spec: bytes = cloudpickle.dumps(stage_spec(pool))
+    except Exception as error:
+        raise StageStartError(
+            f"stage {pool.stage} cannot be sent to workers: its constructor arguments and what "
+            f"it captures must be picklable: {type(error).__name__}: {short(error)}"
+        ) from error
+    return spec
 
 
 def actor_options(pool: Pool) -> dict[str, Any]:

@@ -18,6 +18,9 @@ from rayorch_prefect.program.targets import StageTarget
 
 LONGEST_MESSAGE = 2000
 
+# What user code may raise without ending its worker.
+FAULTS = (Exception, SystemExit, asyncio.CancelledError)
+
 
 @dataclass(frozen=True)
 class StageSpec:
@@ -103,7 +106,7 @@ class StageRunner:
                 results.append(self._call(*(column[row] for column in columns)))
             except TypedFailure as failure:
                 results.append(failure)
-            except (Exception, SystemExit) as error:
+            except FAULTS as error:
                 failures[row] = RowFailure(None, type(error).__name__, short(error))
                 results.append(None)
         return results, failures
@@ -117,7 +120,7 @@ class StageRunner:
             if rows == 1:
                 return [failure], {}
             raise _Attempt(failure) from failure
-        except (Exception, SystemExit) as error:
+        except FAULTS as error:
             raise _Attempt(error) from error
         return self._per_row(rows, returned), {}
 
@@ -139,8 +142,8 @@ class _Attempt(Exception):
 
 def _synchronous(call: Callable[..., Any]) -> Callable[..., Any]:
     """An async stage runs its rows one at a time on a loop of the worker's own."""
-    method = call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004
-    if not inspect.iscoroutinefunction(method):
+    method = getattr(call, "__call__", call)  # noqa: B004
+    if not inspect.iscoroutinefunction(call) and not inspect.iscoroutinefunction(method):
         return call
     loop = asyncio.new_event_loop()
     return lambda *row: loop.run_until_complete(call(*row))

@@ -12,7 +12,7 @@ import ray
 
 from rayorch_prefect.execution.batch import run_batch
 from rayorch_prefect.execution.messages import BatchMessage, CallContract, Reply
-from rayorch_prefect.execution.stage_runner import StageRunner, StageSpec, short
+from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, StageSpec, short
 
 
 class WorkerActor:
@@ -32,7 +32,7 @@ class WorkerActor:
         try:
             unpickled: StageSpec = cloudpickle.loads(spec)
             self._runner = StageRunner(unpickled)
-        except (Exception, SystemExit) as error:
+        except FAULTS as error:
             return type(error).__name__, short(error)
         return None
 
@@ -56,6 +56,11 @@ def fetch(refs: Sequence[Any]) -> Sequence[Any]:
     """Read stored objects from Ray."""
     found: Sequence[Any] = ray.get(list(refs))
     return found
+
+
+def search_path() -> list[str]:
+    """Where this process finds modules, as absolute folders."""
+    return [os.path.abspath(folder) for folder in sys.path]
 
 
 def import_from(path: Sequence[str]) -> None:

@@ -1,0 +1,1 @@
+"""Tests of the execution layer, in-process and on real Ray."""

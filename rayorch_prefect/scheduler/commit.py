@@ -77,6 +77,7 @@ class Committer:
             self._row_failed(flight, row, failure)
         for stretch in self._stretches(flight):
             self._commit(call, flight, report, stretch)
+        self._drop_left(flight, report)
         self._end(flight)
 
     def attempt(self, flight: Flight, failed: AttemptFailed, *, charge: bool) -> None:
@@ -191,8 +192,9 @@ class Committer:
         call = self._plan.calls[flight.call]
         attempts = run.mb.grains.charge(flight.call, entity)
         root = run.mb.root_of(call.domain, entity)
-        run.mb.tries[root] = max(run.mb.tries.get(root, 1), attempts)
-        if attempts < self._plan.pools[call.pool].retry_budget:
+        budget = self._plan.pools[call.pool].retry_budget
+        run.mb.tries[root] = max(run.mb.tries.get(root, 1), min(attempts + 1, budget))
+        if attempts < budget:
             self._again(flight.call, [live], closed=alone)
             return
         failure = self._failure(
@@ -266,7 +268,17 @@ class Committer:
     def _drop_row(self, report: RowsReport, row: int) -> None:
         self._counts.dropped_rows += row not in report.failures
         for output in report.outputs:
-            self._outlet.release([_slots_of(output, row)])
+            self._outlet.release([slots_of(output, row, 1)])
+
+    def _drop_left(self, flight: Flight, report: RowsReport) -> None:
+        """Let go of what was made for microbatches that have left."""
+        row = 0
+        for number, first, end in flight.ranges:
+            if number not in self._runs:
+                self._counts.dropped_rows += end - first
+                for output in report.outputs:
+                    self._outlet.release([slots_of(output, row, end - first)])
+            row += end - first
 
     def _commit_range(
         self, call: Call, report: RowsReport, run: Run, first: int, end: int, row: int
@@ -320,8 +332,9 @@ def _slots_before(shapes: tuple[Shape, ...], row: int) -> int:
     return sum(total_slots(shape) for shape in shapes[:row])
 
 
-def _slots_of(output: OutputReport, row: int) -> tuple[int, int]:
-    """(slot, n) of one row's values."""
+def slots_of(output: OutputReport, row: int, n: int) -> tuple[int, int]:
+    """(slot, n) of the values of n rows."""
     if output.shapes is None:
-        return output.first_slot + row, 1
-    return output.first_slot + _slots_before(output.shapes, row), total_slots(output.shapes[row])
+        return output.first_slot + row, n
+    before = _slots_before(output.shapes, row)
+    return output.first_slot + before, _slots_before(output.shapes, row + n) - before

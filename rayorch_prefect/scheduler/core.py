@@ -28,12 +28,13 @@ from rayorch_prefect.model.events import (
 from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
 from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, Report, RowsReport
 from rayorch_prefect.program.plan import Plan
-from rayorch_prefect.scheduler.commit import Committer, store_rows
+from rayorch_prefect.scheduler.commit import Committer, slots_of, store_rows
 from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.dispatch import Dispatcher
 from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.microbatch import Microbatch
 from rayorch_prefect.scheduler.parents import completed_parent
+from rayorch_prefect.scheduler.preflight import source_misfit
 from rayorch_prefect.scheduler.queues import ReadyQueues
 from rayorch_prefect.scheduler.run import Run
 from rayorch_prefect.scheduler.settling import FixedPoint
@@ -119,6 +120,12 @@ class Scheduler:
             raise IllegalEvent(f"microbatch number {event.microbatch} was used before")
         if event.rows < 1:
             raise IllegalEvent("a microbatch has at least one row")
+        breach = source_misfit(self.plan, event.rows, event.source)
+        if breach is not None:
+            raise IllegalEvent(
+                f"the source rows of microbatch {event.microbatch}: "
+                f"expected {breach.expected}, received {breach.received}"
+            )
         self._last_microbatch = event.microbatch
         mb = Microbatch(self.wiring, event.microbatch, event.rows)
         run = Run(mb, FixedPoint(self.wiring, mb, self))
@@ -130,6 +137,7 @@ class Scheduler:
                 store_rows(run, 0, event.source, first, row, first)
                 run.settle.present(0, first, row)
             if row < event.rows:
+                self.release([slots_of(event.source, row, 1)])
                 self._refuse_row(run, row, invalid[row])
             first = row + 1
         run.settle.run()
@@ -142,10 +150,8 @@ class Scheduler:
         run.settle.settle_one(0, row, Outcome.FAILED, (failure, 0))
 
     def _release_rows(self, event: RowsReleased) -> None:
-        run = self.runs.get(event.microbatch)
+        run = self._active(event.microbatch)
         if run is None:
-            if event.microbatch > self._last_microbatch:
-                raise IllegalEvent(f"microbatch {event.microbatch} was never admitted")
             return
         mb = run.mb
         for row in event.rows:
@@ -162,9 +168,15 @@ class Scheduler:
             self._out.append(MicrobatchClosed(mb.number))
 
     def _abandon(self, event: MicrobatchAbandoned) -> None:
-        run = self.runs.get(event.microbatch)
+        run = self._active(event.microbatch)
         if run is not None:
             self._forget(run)
+
+    def _active(self, microbatch: int) -> Run | None:
+        """None for a microbatch that has left."""
+        if microbatch > self._last_microbatch:
+            raise IllegalEvent(f"microbatch {microbatch} was never admitted")
+        return self.runs.get(microbatch)
 
     def _forget(self, run: Run) -> None:
         self.release(run.mb.items.take_all())
@@ -191,7 +203,8 @@ class Scheduler:
         if event.worker in self.workers.gone:
             self.counts.stale_reports += 1
             return
-        if self.workers.pool_of.get(event.worker) != event.pool and not self._awaited(event.pool):
+        pool = self.workers.pool_of.get(event.worker)
+        if pool != event.pool and (pool is not None or not self._awaited(event.pool)):
             raise IllegalEvent(f"worker {event.worker} of pool {event.pool} is not known")
         self.counts.workers_lost += 1
         flight = self.workers.lose(event.worker, event.pool)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rayorch_prefect.model.events import ParentCompleted
 from rayorch_prefect.model.outcomes import Failure, Gap, Outcome, ParentOutcome
 from rayorch_prefect.model.parts import Parts
@@ -52,6 +54,7 @@ def _gaps(wiring: Wiring, mb: Microbatch, values: Values, row: int) -> tuple[Gap
     for port in wiring.plan.output_ports:
         for entity in _under(wiring, mb, wiring.domain_of[port], row):
             values.gaps(port, entity, found)
+    found = {gap for gap in found if not any(up in found for up in _above(wiring, mb, *gap))}
     gaps = [
         Gap(
             wiring.plan.domains[domain].name,
@@ -61,6 +64,13 @@ def _gaps(wiring: Wiring, mb: Microbatch, values: Values, row: int) -> tuple[Gap
         for domain, entity in sorted(found)
     ]
     return tuple(gaps)
+
+
+def _above(wiring: Wiring, mb: Microbatch, domain: int, entity: int) -> Iterator[tuple[int, int]]:
+    """(Domain, Entity) of the ancestors, the nearest first."""
+    while (above := wiring.parent_domain[domain]) is not None:
+        domain, entity = above, mb.lineage.parent[domain][entity]
+        yield domain, entity
 
 
 def _cause(wiring: Wiring, mb: Microbatch, domain: int, entity: int) -> Failure:

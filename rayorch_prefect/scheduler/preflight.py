@@ -23,6 +23,11 @@ def preflight(plan: Plan, call: Call, flight: Flight, report: RowsReport) -> Con
     return _aligned(plan, call, report)
 
 
+def source_misfit(plan: Plan, rows: int, source: OutputReport) -> ContractBreach | None:
+    """What of the description of source rows does not fit, or None."""
+    return _output(0, plan.source_list_depth, plan.source_is_mask, rows, source)
+
+
 def _output(
     index: int, depth: int, is_mask: bool, rows: int, output: OutputReport
 ) -> ContractBreach | None:

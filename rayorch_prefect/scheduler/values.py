@@ -110,9 +110,9 @@ class Values:
     def _reduced(self, join: Join, index: int, entity: int) -> Part:
         source = join.sources[index]
         first, end = self._mb.lineage.members(join.child, entity)
-        missing = self._mb.items.gaps.get((join.id, entity), ())
-        if self._mb.items.all_present(source, first, end) and not missing:
+        if all(self._mb.items.all_present(one, first, end) for one in join.sources):
             return member_list(self.parts(source, first, end), None, ())
+        missing = self._mb.items.gaps.get((join.id, entity), ())
         inner: list[Part] = []
         ordinals: list[int] = []
         for member in self.members(join, entity):

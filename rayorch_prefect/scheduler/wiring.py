@@ -11,6 +11,7 @@ The last two say when a value has had its last reader.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -22,6 +23,7 @@ from rayorch_prefect.program.plan import (
     FilterOp,
     OnFailure,
     Plan,
+    Port,
     ReduceOp,
 )
 
@@ -134,42 +136,78 @@ class Wiring:
 
     # -- who reads which stored value -------------------------------------------------------
 
-    def _find_origins(self) -> list[frozenset[int]]:
-        """Of each Port of the Plan, the Ports whose stored values may show there."""
-        found: list[frozenset[int]] = []
+    def _find_origins(self) -> list[dict[int, int]]:
+        """Of each Port of the Plan, the Ports whose stored values may show there, each with the
+        highest Domain on the way: through a reduce, a value shows beside its siblings."""
+        found: list[dict[int, int]] = []
         for port in self.plan.ports:
             match port.op:
                 case ReduceOp(reduce=number, index=index):
-                    found.append(found[self.plan.reduces[number].sources[index]])
+                    below = found[self.plan.reduces[number].sources[index]]
+                    found.append(
+                        {one: self.common_ancestor(top, port.domain) for one, top in below.items()}
+                    )
                 case ExpandOp(source=source) | FilterOp(source=source) | BroadcastOp(source=source):
                     found.append(found[source])
                 case CoalesceOp(sources=sources):
-                    found.append(frozenset().union(*(found[source] for source in sources)))
+                    found.append(self._merged(*(found[source] for source in sources)))
                 case _:
-                    found.append(frozenset((port.id,)))
+                    found.append({port.id: port.domain})
         return found
 
+    def _merged(self, *origins: dict[int, int]) -> dict[int, int]:
+        merged: dict[int, int] = {}
+        for one in origins:
+            for origin, top in one.items():
+                merged[origin] = self.common_ancestor(merged.get(origin, top), top)
+        return merged
+
     def _find_releases(self) -> list[Release]:
-        readers: dict[int, set[int]] = {
-            port.id: set() for port in self.plan.ports if port.id in self.origins[port.id]
+        readers: dict[int, dict[int, int]] = {
+            port.id: {} for port in self.plan.ports if port.id in self.origins[port.id]
         }
-        for call in self.plan.calls:
-            for origin in frozenset().union(*(self.origins[port] for port in call.inputs)):
-                readers[origin].add(call.outputs[0])
-        for output in self.plan.output_ports:
-            for origin in self.origins[output]:
-                readers[origin].add(self.handed)
+        for reader, origins in self._find_readers():
+            for origin, top in origins.items():
+                readers[origin][reader] = self.common_ancestor(
+                    top, readers[origin].get(reader, top)
+                )
         return [
-            self._release(number, origin, sorted(ports))
-            for number, (origin, ports) in enumerate(readers.items())
+            self._release(number, origin, tops)
+            for number, (origin, tops) in enumerate(readers.items())
         ]
 
-    def _release(self, number: int, origin: int, readers: list[int]) -> Release:
+    def _find_readers(self) -> Iterator[tuple[int, dict[int, int]]]:
+        """(the Port that settles when it has read, what it reads)."""
+        for call in self.plan.calls:
+            yield call.outputs[0], self._merged(*(self.origins[port] for port in call.inputs))
+        for output in self.plan.output_ports:
+            yield self.handed, dict.fromkeys(self.origins[output], 0)
+        for port in self.plan.ports:
+            yield port.id, self._lists_read_by(port)
+
+    def _lists_read_by(self, port: Port) -> dict[int, int]:
+        """Stored lists that a structure operation looks into when it settles: for masks and, if
+        the list is not taken apart at once where it is made, for lengths."""
+        match port.op:
+            case FilterOp(mask=looked_at):
+                found = self.origins[looked_at]
+            case ExpandOp(source=looked_at):
+                found = self.origins[looked_at]
+            case _:
+                return {}
+        return {
+            origin: top
+            for origin, top in found.items()
+            if self.list_depth[origin] and origin != looked_at
+        }
+
+    def _release(self, number: int, origin: int, readers: dict[int, int]) -> Release:
         domain = self.domain_of[origin]
-        for reader in readers:
-            domain = self.common_ancestor(domain, self.domain_of[reader])
+        for reader, top in readers.items():
+            for one in (top, self.domain_of[reader]):
+                domain = self.common_ancestor(domain, one)
         # A barred reader may be terminal before the value is made: wait for its maker too.
-        ends = dict.fromkeys((self._maker(origin), *readers))
+        ends = dict.fromkeys((self._maker(origin), *sorted(readers)))
         waits = tuple(self._raise_to(port, domain, done=True) for port in ends)
         return Release(number, origin, domain, waits)
 

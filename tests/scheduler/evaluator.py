@@ -338,9 +338,7 @@ class Evaluator:
         if reduce.on_failure is OnFailure.KEEP:
             shown = ("K", frozenset((cause.kind, cause.path) for _, cause in failures))
             kept = _taken(state, member[-1], (shown,) * len(reduce.sources), NO_GAPS)
-            return _Partial(
-                kept.rows, kept.ordinals, (), state.gaps, first, state.failed + 1
-            )
+            return _Partial(kept.rows, kept.ordinals, (), state.gaps, first, state.failed + 1)
         key = (reduce.child_domain, member[2:])
         self.gap_causes.setdefault(key, set()).update(cause for _, cause in failures)
         return _Partial(

@@ -1,0 +1,676 @@
+"""The contract by example: one small scene a rule, in the order of the page.
+
+Pages are the children of a source row, regions those of a page. `give` reports a batch with
+values, `fail` with an exception, `lose` takes its worker away (see `scenes.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rayorch_prefect.errors import IllegalEvent
+from rayorch_prefect.model.events import (
+    BatchReported,
+    DispatchBatch,
+    MicrobatchAbandoned,
+    MicrobatchClosed,
+    ReleaseValues,
+    RowsReleased,
+    SourceAdmitted,
+    StopRun,
+    WorkerLost,
+    WorkerReady,
+)
+from rayorch_prefect.model.outcomes import Kind, Outcome
+from rayorch_prefect.model.reports import ContractBreach, OutputReport, RowsReport
+from rayorch_prefect.program import F
+from rayorch_prefect.scheduler.core import Scheduler
+from tests.scheduler.scenes import BOOM, ENCRYPTED, SPOILED, Scene, named
+from tests.scheduler.snapshots import snapshot
+
+PRESENT, DROPPED, FAILED, SUPPRESSED = "PRESENT", "DROPPED", "FAILED", "SUPPRESSED"
+
+
+def pages_read(on_failure: str = "fail", **options: Any) -> Any:
+    """The source rows are lists of pages; Read reads each; the reduced list is the output."""
+
+    def pages(source: Any) -> Any:
+        read = named("Read", **options)(F.expand(source, domain="page"))
+        return F.reduce(read, on_failure=on_failure)
+
+    return pages
+
+
+# -- when an Item settles, and to what -----------------------------------------------------------
+
+
+def test_1_an_item_settles_when_all_it_depends_on_are_terminal() -> None:
+    def join(source: Any) -> Any:
+        return named("Join")(named("A")(source), named("B")(source))
+
+    scene = Scene(join)
+    scene.admit()
+    scene.give("A", failures={0: ENCRYPTED})
+    assert scene.outcomes("Join") == ["PENDING"]
+    scene.give("B")
+    assert scene.outcomes("Join") == [SUPPRESSED]
+    assert scene.cause() == ("A", "Encrypted", ())
+
+
+def test_2_the_first_failed_input_in_declared_order_is_the_cause() -> None:
+    def join(source: Any) -> Any:
+        return named("Join")(named("A")(source), named("B")(source))
+
+    scene = Scene(join)
+    scene.admit()
+    scene.give("B", failures={0: SPOILED})
+    scene.give("A", failures={0: ENCRYPTED})
+    assert scene.cause() == ("A", "Encrypted", ())
+
+
+def test_2_failed_beats_dropped_beats_present() -> None:
+    def kept(source: Any) -> Any:
+        return F.filter(named("Read")(source), named("Mask")(source))
+
+    scene = Scene(kept)
+    scene.admit(3)
+    scene.give("Mask", masks=[True, False, False])
+    scene.give("Read", failures={2: ENCRYPTED})
+    assert [scene.outcome(row) for row in range(3)] == ["COMPLETED", "DROPPED", "FAILED"]
+
+
+def test_3_a_reduce_waits_for_no_other_parent_and_no_order() -> None:
+    scene = Scene(pages_read(batch_size=2, replicas=2))
+    scene.admit(2, [2, 2])
+    last = scene.sent.pop()
+    assert last.ranges == ((0, 2, 4),)
+    scene.tell(BatchReported(last.batch, last.worker, scene.report(last)))
+    assert (scene.outcome(0), scene.outcome(1)) == ("", "COMPLETED")
+    assert scene.output(1) == ("M", (("R", 4, 2),), None, ())
+
+
+def test_3_by_default_the_lowest_failed_ordinal_is_the_cause() -> None:
+    scene = Scene(pages_read())
+    scene.admit(1, [3])
+    scene.give(failures={2: ENCRYPTED, 1: ENCRYPTED})
+    assert scene.cause() == ("Read", "Encrypted", (1,))
+
+
+def test_3_skip_leaves_a_failed_member_out_and_records_it() -> None:
+    scene = Scene(pages_read("skip"))
+    scene.admit(1, [3])
+    scene.give(failures={1: ENCRYPTED})
+    assert scene.output() == ("M", (("R", 3, 1), ("R", 5, 1)), (0, 2), (1,))
+    (gap,) = scene.parents[0, 0].gaps
+    assert (gap.domain, gap.path, gap.cause.type) == ("page", (1,), "Encrypted")
+
+
+def test_3_keep_puts_the_failure_in_its_place() -> None:
+    scene = Scene(pages_read("keep"))
+    scene.admit(1, [2])
+    scene.give(failures={1: ENCRYPTED})
+    _, (first, second), ordinals, missing = scene.output()
+    assert (first, ordinals, missing) == (("R", 2, 1), (0, 1), ())
+    assert (second[1].kind, second[1].path) == (Kind.RECORD_FAILURE, (1,))
+    assert scene.parents[0, 0].gaps == ()
+
+
+def test_3_a_failure_whose_scope_is_the_parent_is_not_forgiven() -> None:
+    scene = Scene(pages_read("skip"))
+    scene.admit(1, [3])
+    scene.give(failures={1: SPOILED})
+    assert scene.cause() == ("Read", "Spoiled", (1,))
+
+
+def regions(inner: str, outer: str) -> Any:
+    """Two levels: rows are lists of pages, pages lists of regions."""
+
+    def nested(source: Any) -> Any:
+        region = F.expand(F.expand(source, domain="page"), domain="region")
+        page = F.reduce(named("Read")(region), on_failure=inner)
+        return F.reduce(page, on_failure=outer)
+
+    return nested
+
+
+def test_3_a_barred_group_of_regions_is_one_missing_page() -> None:
+    scene = Scene(regions("skip", "skip"))
+    scene.admit(1, [(2, 2)])
+    scene.give(failures={3: SPOILED})
+    assert scene.outcome() == "COMPLETED"
+    (gap,) = scene.parents[0, 0].gaps
+    assert (gap.domain, gap.path, gap.cause.path) == ("page", (1,), (1, 1))
+
+
+def test_4_no_members_or_all_dropped_is_an_empty_list() -> None:
+    def pages(source: Any) -> Any:
+        page = F.expand(source, domain="page")
+        return F.reduce(F.filter(page, named("Mask")(page)))
+
+    scene = Scene(pages)
+    scene.admit(2, [0, 2])
+    scene.give(masks=[False, False])
+    assert [scene.output(row)[1] for row in range(2)] == [(), ()]
+
+
+def test_4_skip_with_no_member_left_is_as_fail() -> None:
+    scene = Scene(pages_read("skip"))
+    scene.admit(1, [2])
+    scene.give(failures={0: ENCRYPTED, 1: ENCRYPTED})
+    assert scene.cause() == ("Read", "Encrypted", (0,))
+
+
+@pytest.mark.parametrize(("limit", "ends"), [(1, "FAILED"), (2, "COMPLETED"), (0.5, "COMPLETED")])
+def test_4_more_gaps_than_allowed_are_too_many(limit: float, ends: str) -> None:
+    def pages(source: Any) -> Any:
+        read = named("Read")(F.expand(source, domain="page"))
+        return F.reduce(read, on_failure="skip", max_missing=limit)
+
+    scene = Scene(pages)
+    scene.admit(1, [4])
+    scene.give(failures={0: ENCRYPTED, 1: ENCRYPTED})
+    assert scene.outcome() == ends
+    if ends == "FAILED":
+        assert scene.cause()[1] == "TooManyGaps"
+
+
+@pytest.mark.parametrize("on_failure", ["skip", "keep"])
+def test_5_aligned_lists_have_the_same_members(on_failure: str) -> None:
+    def pages(source: Any) -> Any:
+        page = F.expand(source, domain="page")
+        kept = F.filter(page, named("Mask")(page))
+        read = named("Read")(page)
+        return F.reduce_aligned(page, kept, read, on_failure=on_failure)
+
+    scene = Scene(pages)
+    scene.admit(1, [3])
+    scene.give("Mask", masks=[True, False, True])
+    scene.give("Read", failures={2: ENCRYPTED})
+    lists = [part for (part,) in scene.parents[0, 0].outputs]
+    assert [part[2] for part in lists] == [(0,) if on_failure == "skip" else (0, 2)] * 3
+    assert [part[1][0] for part in lists] == [("R", 0, 1), ("R", 0, 1), ("R", 6, 1)]
+
+
+def test_6_an_expansion_of_what_is_not_present_makes_no_children() -> None:
+    def pages(source: Any) -> Any:
+        split = named("Split")(source)
+        page = F.expand(F.filter(split, named("Mask")(source)), domain="page")
+        return F.reduce(page, on_failure="skip")
+
+    scene = Scene(pages)
+    scene.admit(3)
+    scene.give("Mask", masks=[True, False, True])
+    scene.give("Split", shapes=[2, 2, 0], failures={2: ENCRYPTED})
+    assert [scene.outcome(row) for row in range(3)] == ["COMPLETED", "DROPPED", "FAILED"]
+    assert [scene.parents[0, row].children for row in range(3)] == [2, 0, 0]
+
+
+def test_7_outputs_below_the_root_are_judged_as_if_reduced_with_fail() -> None:
+    def pages(source: Any) -> Any:
+        return named("Read")(F.expand(source, domain="page"))
+
+    scene = Scene(pages)
+    scene.admit(3, [1, 2, 0])
+    scene.give(failures={2: ENCRYPTED})
+    assert [scene.outcome(row) for row in range(3)] == ["COMPLETED", "FAILED", "COMPLETED"]
+    assert scene.output(0) == ("L", (("R", 3, 1),))
+    assert scene.output(2) == ("L", ())
+
+
+def test_8_a_gap_names_only_the_highest_entity() -> None:
+    """One output leaves out the page, another only its region."""
+
+    def both(source: Any) -> Any:
+        page = F.expand(source, domain="page")
+        read = named("Read")(F.expand(page, domain="region"))
+        whole, partial = F.reduce(read), F.reduce(read, on_failure="skip")
+        return F.reduce(whole, on_failure="skip"), F.reduce(partial, on_failure="skip")
+
+    scene = Scene(both)
+    scene.admit(1, [(2, 2)])
+    scene.give(failures={3: ENCRYPTED})
+    assert [gap.path for gap in scene.parents[0, 0].gaps] == [(1,)]
+
+
+def test_a_coalesce_takes_the_first_present() -> None:
+    def either(source: Any) -> Any:
+        return F.coalesce(named("A")(source), named("B")(source))
+
+    scene = Scene(either)
+    scene.admit(3)
+    scene.give("A", failures={1: ENCRYPTED, 2: ENCRYPTED})
+    scene.give("B", failures={2: ENCRYPTED})
+    assert scene.output(0) == ("R", 3, 1)
+    assert scene.output(1) == ("R", 7, 1)
+    assert scene.cause(2)[0] == "A"
+
+
+# -- failure -------------------------------------------------------------------------------------
+
+
+def test_f1_a_group_failure_bars_its_siblings_and_nobody_else() -> None:
+    scene = Scene(pages_read(batch_size=2, replicas=2))
+    scene.admit(2, [6, 1])
+    scene.give()
+    assert scene.ranges() == [((2, 4),), ((4, 6),)]
+    last = scene.sent.pop()
+    scene.give(failures={0: SPOILED})
+    assert scene.outcomes("Read") == [
+        PRESENT,
+        PRESENT,
+        FAILED,
+        SUPPRESSED,
+        SUPPRESSED,
+        SUPPRESSED,
+        "PENDING",
+    ]
+    assert scene.outcome(0) == "FAILED"
+    assert scene.ranges() == [((6, 7),)]
+    # In flight its slot stays taken until the batch reports; the rows are dropped and counted.
+    before = scene.scheduler.counts.dropped_rows
+    assert scene.scheduler.counts.calls[0].in_flight == 3
+    report = scene.report(last)
+    scene.tell(BatchReported(last.batch, last.worker, report))
+    assert scene.scheduler.counts.dropped_rows == before + 2
+    assert {report.outputs[0].first_slot, report.outputs[0].first_slot + 1} <= scene.released
+    scene.give()
+    assert scene.outcome(1) == "COMPLETED"
+
+
+def test_f1_barred_work_in_the_queue_is_never_sent() -> None:
+    scene = Scene(pages_read(batch_size=1))
+    scene.admit(2, [3, 1])
+    scene.give(failures={0: SPOILED})
+    assert scene.ranges() == [((3, 4),)]
+    assert scene.scheduler.counts.calls[0].ready == 0
+
+
+def test_f1_in_one_report_bars_come_before_commits() -> None:
+    scene = Scene(pages_read())
+    scene.admit(1, [3])
+    scene.give(failures={2: SPOILED})
+    assert scene.outcomes("Read") == [SUPPRESSED, SUPPRESSED, FAILED]
+
+
+def test_f1_within_one_report_a_bar_beats_a_record_failure() -> None:
+    scene = Scene(pages_read())
+    scene.admit(1, [2])
+    scene.give(failures={0: ENCRYPTED, 1: SPOILED})
+    assert scene.cause() == ("Read", "Spoiled", (1,))
+
+
+def test_f1_at_the_root_a_group_failure_is_a_record_failure() -> None:
+    scene = Scene(lambda source: named("Read")(source))
+    scene.admit(2)
+    scene.give(failures={0: SPOILED})
+    assert [scene.outcome(row) for row in range(2)] == ["FAILED", "COMPLETED"]
+
+
+def test_f1_a_bar_is_for_its_call_parent_and_microbatch_alone() -> None:
+    def pages(source: Any) -> Any:
+        page = F.expand(source, domain="page")
+        return F.reduce(named("A")(page)), F.reduce(named("B")(page))
+
+    scene = Scene(pages)
+    scene.admit(2, [1, 1])
+    scene.admit(1, [1])
+    scene.give("A", failures={0: SPOILED})
+    scene.give("B")
+    scene.give("A")
+    scene.give("B")
+    assert scene.outcomes("B") == [PRESENT, PRESENT]
+    assert [scene.outcome(0), scene.outcome(1), scene.outcome(0, 1)] == [
+        "FAILED",
+        "COMPLETED",
+        "COMPLETED",
+    ]
+
+
+def test_f2_a_record_failure_is_one_grain_and_never_retried() -> None:
+    scene = Scene(pages_read("skip"))
+    scene.admit(1, [3])
+    scene.give(failures={0: ENCRYPTED})
+    assert scene.outcomes("Read") == [FAILED, PRESENT, PRESENT]
+    assert not scene.sent
+
+
+def test_f3_a_batch_that_fails_is_halved_until_the_culprit_stands_alone() -> None:
+    scene = Scene(pages_read("skip", batch_size=4, retry_budget=2))
+    scene.admit(1, [6])
+    tried: list[tuple[tuple[int, int], ...]] = []
+    while scene.sent:
+        (ranges,) = scene.ranges()
+        tried.append(ranges)
+        culprit = any(first <= 2 < end for first, end in ranges)
+        (scene.fail if culprit else scene.give)()
+    assert tried == [
+        ((0, 4),),
+        ((0, 1), (1, 2)),
+        ((2, 3), (3, 4)),
+        ((2, 3),),
+        ((2, 3),),
+        ((3, 4),),
+        ((4, 6),),
+    ]
+    assert scene.outcomes("Read") == [PRESENT, PRESENT, FAILED, PRESENT, PRESENT, PRESENT]
+    (gap,) = scene.parents[0, 0].gaps
+    assert (gap.cause.kind, gap.cause.type, gap.cause.attempts) == (
+        Kind.ATTEMPTS_EXHAUSTED,
+        "ValueError",
+        2,
+    )
+
+
+def test_f3_a_dead_worker_is_an_attempt_of_its_batch() -> None:
+    scene = Scene(pages_read(retry_budget=2))
+    scene.admit(1, [2])
+    scene.lose()
+    assert scene.ranges() == [((0, 1),)]
+    scene.lose()
+    scene.lose()
+    assert scene.outcome() == ""
+    scene.give()
+    assert scene.cause() == ("Read", "WorkerDied", (0,))
+
+
+def test_f3_a_preempted_node_charges_no_grain() -> None:
+    scene = Scene(pages_read(retry_budget=1))
+    scene.admit(1, [2])
+    for generation in range(5):
+        assert scene.sent[0].generation == generation
+        assert scene.ranges() == [((0, 2),)] or scene.ranges() == [((0, 1), (1, 2))]
+        scene.lose(charge=False)
+    scene.give()
+    assert scene.outcome() == "COMPLETED"
+
+
+def test_f3_in_a_row_wise_stage_an_exception_is_the_rows_own() -> None:
+    scene = Scene(pages_read(rowwise=True, retry_budget=2))
+    scene.admit(1, [3])
+    scene.give(failures={1: BOOM})
+    assert scene.outcomes("Read") == [PRESENT, "PENDING", PRESENT]
+    assert scene.sent[0].generation == 1
+    scene.give(failures={0: BOOM})
+    assert scene.cause() == ("Read", "ValueError", (1,))
+    assert scene.parents[0, 0].attempts == 2
+
+
+def test_f3_three_workers_in_a_row_that_die_before_their_first_start_end_the_run() -> None:
+    scene = Scene(pages_read(), workers=False)
+    scene.tell(WorkerLost(1, 0, "RayActorError", "no such module"))
+    scene.tell(WorkerReady(2, 0))
+    scene.tell(WorkerLost(2, 0, "RayActorError", "no such module"))
+    (stop,) = scene.tell(WorkerLost(3, 0, "RayActorError", "no such module"))
+    assert stop == StopRun(0, "Read", "no such module")
+    assert scene.tell(WorkerReady(4, 0)) == []
+
+
+def test_f3_a_start_ends_the_row_of_failed_starts() -> None:
+    scene = Scene(pages_read(replicas=2), workers=False)
+    scene.admit(1, [1])
+    scene.tell(WorkerLost(1, 0, "RayActorError", ""))
+    scene.tell(WorkerLost(2, 0, "RayActorError", ""))
+    scene.tell(WorkerReady(3, 0))
+    assert scene.ranges() == [((0, 1),)]
+    scene.tell(WorkerLost(4, 0, "RayActorError", ""))
+    assert scene.scheduler.stopped is None
+
+
+def test_f5_late_and_repeated_reports_are_dropped_and_counted() -> None:
+    scene = Scene(pages_read())
+    scene.admit(1, [1])
+    lost = scene.lose()
+    late = scene.report(lost)
+    told = scene.tell(BatchReported(lost.batch, lost.worker, late))
+    assert told == [ReleaseValues(late.outputs[0].first_slot, 1)]
+    assert scene.outcomes("Read") == ["PENDING"]
+    done = scene.give()
+    again = scene.report(done)
+    told = scene.tell(BatchReported(done.batch, done.worker, again))
+    assert told == [ReleaseValues(again.outputs[0].first_slot, 1)]
+    assert scene.scheduler.counts.stale_reports == 2
+
+
+def test_f5_reports_for_a_microbatch_that_has_left_are_dropped() -> None:
+    scene = Scene(lambda source: named("Read")(source))
+    scene.admit(2)
+    scene.tell(MicrobatchAbandoned(0))
+    assert scene.released == {0, 1}
+    scene.give()
+    assert scene.released == {0, 1, 2, 3}
+    assert scene.scheduler.counts.dropped_rows == 2
+    assert scene.scheduler.counts.calls[0].in_flight == 0
+
+
+def test_f6_a_broken_contract_fails_every_parent_of_the_batch_and_commits_nothing() -> None:
+    scene = Scene(pages_read("skip", batch_size=2))
+    scene.admit(3, [2, 2, 1])
+    scene.give()
+    order = scene.take()
+    scene.tell(BatchReported(order.batch, order.worker, ContractBreach("a list", "an int")))
+    scene.give()
+    assert [scene.outcome(row) for row in range(3)] == ["COMPLETED", "FAILED", "COMPLETED"]
+    cause = scene.parents[0, 1].cause
+    assert cause is not None
+    assert (cause.kind, cause.stage) == (Kind.CONTRACT_ERROR, "Read")
+    assert cause.message == "expected a list, received an int"
+
+
+def test_f6_a_coalesce_does_not_tolerate_a_broken_contract() -> None:
+    def either(source: Any) -> Any:
+        return F.coalesce(named("A")(source), named("B")(source))
+
+    scene = Scene(either)
+    scene.admit()
+    order = scene.take("A")
+    scene.tell(BatchReported(order.batch, order.worker, RowsReport(2, (OutputReport(1, 2),))))
+    scene.give("B")
+    assert scene.outcome() == "FAILED"
+    assert {1, 2} <= scene.released
+
+
+def test_f6_lists_of_unequal_length_for_one_domain_break_the_contract() -> None:
+    def aligned(source: Any) -> Any:
+        made = named("Split", outputs=2)(source)
+        return F.expand_aligned(*made, domain="page")
+
+    scene = Scene(aligned)
+    scene.admit(1)
+    order = scene.take()
+    report = RowsReport(1, (OutputReport(1, 2, (2,)), OutputReport(3, 1, (1,))))
+    scene.tell(BatchReported(order.batch, order.worker, report))
+    assert scene.cause()[1] == "ContractError"
+    assert {1, 2, 3} <= scene.released
+
+
+def test_a_source_row_that_does_not_fit_the_program_fails_alone() -> None:
+    scene = Scene(pages_read())
+    source = OutputReport(0, 2, (1, 0, 1))
+    scene.tell(SourceAdmitted(0, 3, source, ((1, "a text"),)))
+    assert scene.outcome(1) == "FAILED"
+    scene.give()
+    assert [scene.outcome(row) for row in range(3)] == ["COMPLETED", "FAILED", "COMPLETED"]
+
+
+def test_a_source_row_that_does_not_fit_leaves_nothing_behind() -> None:
+    scene = Scene(lambda source: F.filter(named("Read")(source), source))
+    source = OutputReport(0, 2, None, b"\x01\x00")
+    scene.tell(SourceAdmitted(0, 2, source, ((1, "a text"),)))
+    assert scene.outcome(1) == "FAILED"
+    assert scene.released == {1}
+
+
+# -- several microbatches ------------------------------------------------------------------------
+
+
+def test_batches_mix_parents_and_microbatches_but_lists_do_not() -> None:
+    scene = Scene(pages_read(batch_size=8), workers=False)
+    scene.admit(2, [1, 2])
+    scene.admit(1, [2])
+    scene.worker()
+    assert [order.ranges for order in scene.sent] == [((0, 0, 3), (1, 0, 2))]
+    assert scene.sent[0].cuts == (1, 3)
+    scene.give()
+    assert scene.output(0, 0) == ("M", (("R", 5, 1),), None, ())
+    assert scene.output(1, 0) == ("M", (("R", 6, 2),), None, ())
+    assert scene.output(0, 1) == ("M", (("R", 8, 2),), None, ())
+
+
+def test_a_microbatch_is_closed_with_its_last_row() -> None:
+    scene = Scene(lambda source: named("Read")(source))
+    scene.admit(2)
+    scene.give()
+    scene.tell(RowsReleased(0, (1,)))
+    assert scene.released == {0, 1, 3}
+    assert scene.tell(RowsReleased(0, (0, 1)))[-1] == MicrobatchClosed(0)
+    assert scene.released == {0, 1, 2, 3}
+    assert scene.tell(RowsReleased(0, (0,))) == []
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def test_a_value_goes_with_its_last_reader() -> None:
+    def chain(source: Any) -> Any:
+        first = named("First", batch_size=1)(source)
+        return named("Second", batch_size=1)(first)
+
+    scene = Scene(chain)
+    scene.admit(2)
+    scene.give("First")
+    assert scene.released == {0}
+    scene.give("Second")
+    assert scene.released == {0, 2}
+
+
+def test_a_value_that_siblings_see_through_a_reduce_stays_for_them() -> None:
+    """Each page reads the list of all pages."""
+
+    def together(source: Any) -> Any:
+        page = F.expand(source, domain="page")
+        read = named("Read")(page)
+        every = F.broadcast(F.reduce(read), like=page)
+        return F.reduce(named("Compare", batch_size=1)(read, every))
+
+    scene = Scene(together)
+    scene.admit(1, [2])
+    scene.give("Read")
+    scene.give("Compare")
+    assert not scene.released & {2, 3}
+    scene.give("Compare")
+    assert {2, 3} <= scene.released
+
+
+def test_a_list_stays_while_its_elements_are_looked_at_as_masks() -> None:
+    """Nothing but a filter reads the list, and the filter's other input comes later."""
+
+    def masked(source: Any) -> Any:
+        made = named("Split", outputs=2)(source)
+        page, mask = F.expand_aligned(*made, domain="page")
+        return F.reduce(F.filter(named("Read")(page), mask))
+
+    scene = Scene(masked)
+    scene.admit()
+    scene.give("Split", shapes=[2], masks=[True, False])
+    scene.give("Read")
+    assert scene.output() == ("M", (("R", 5, 1),), (0,), ())
+
+
+# -- what cannot be ------------------------------------------------------------------------------
+
+
+def _waiting_scene() -> Scene:
+    """A batch of Read is at worker 1; the worker of Check is not there yet."""
+
+    def pages(source: Any) -> Any:
+        read = named("Read", batch_size=2)(F.expand(source, domain="page"))
+        return F.reduce(read), named("Check")(source)
+
+    scene = Scene(pages, workers=False)
+    scene.admit(2, [2, 1])
+    scene.worker()
+    scene.give()
+    return scene
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        lambda scene: BatchReported(99, 1, ContractBreach("", "")),
+        lambda scene: BatchReported(scene.sent[0].batch, 99, ContractBreach("", "")),
+        lambda scene: WorkerReady(1, 0),
+        lambda scene: WorkerReady(7, 0),
+        lambda scene: WorkerReady(7, 5),
+        lambda scene: WorkerLost(7, 0, "", ""),
+        lambda scene: WorkerLost(1, 1, "", ""),
+        lambda scene: SourceAdmitted(0, 1, OutputReport(50, 1, (1,))),
+        lambda scene: SourceAdmitted(1, 0, OutputReport(50, 0, ())),
+        lambda scene: SourceAdmitted(1, 1, OutputReport(50, 1, None)),
+        lambda scene: SourceAdmitted(1, 2, OutputReport(50, 1, (1,))),
+        lambda scene: RowsReleased(5, (0,)),
+        lambda scene: RowsReleased(0, (0, 1)),
+        lambda scene: RowsReleased(0, (7,)),
+        lambda scene: RowsReleased(0, (-1,)),
+        lambda scene: MicrobatchAbandoned(5),
+    ],
+)
+def test_an_impossible_event_is_refused_and_changes_nothing(impossible: Any) -> None:
+    scene = _waiting_scene()
+    before = snapshot(scene.scheduler)
+    with pytest.raises(IllegalEvent):
+        scene.scheduler.handle(impossible(scene))
+    assert snapshot(scene.scheduler) == before
+    scene.worker(1)
+    scene.give("Read")
+    scene.give("Check")
+    assert scene.outcome(1) == "COMPLETED"
+
+
+def test_a_refused_report_tells_the_story_of_its_batch() -> None:
+    scene = _waiting_scene()
+    order = scene.sent[0]
+    with pytest.raises(IllegalEvent, match=f"batch {order.batch} to worker 1: in flight"):
+        scene.scheduler.handle(BatchReported(order.batch, 99, ContractBreach("", "")))
+
+
+def test_a_grain_has_a_story() -> None:
+    scene = Scene(pages_read(batch_size=2))
+    scene.admit(1, [2])
+    scene.lose()
+    scene.give()
+    told = scene.scheduler.story(0, 0, 0)
+    assert "Read at 0/0 of microbatch 0: ENDED, PRESENT; generation 1" in told
+    assert "worker lost (WorkerDied); sent in batch 1 to worker 2: reported 1 rows" in told
+
+
+def test_a_run_is_replayed_from_its_events() -> None:
+    scene = Scene(pages_read("skip", batch_size=2, retry_budget=2))
+    scene.admit(2, [3, 2])
+    scene.fail()
+    scene.give()
+    scene.give(failures={0: ENCRYPTED})
+    scene.lose()
+    while scene.sent:
+        scene.give()
+    scene.tell(RowsReleased(0, (0, 1)))
+    twins = [Scheduler(scene.plan) for _ in range(2)]
+    for twin in twins:
+        twin.start()
+    for event in scene.events:
+        assert twins[0].handle(event) == twins[1].handle(event)
+    assert snapshot(twins[0]) == snapshot(scene.scheduler)
+
+
+def test_outcomes_are_the_layout() -> None:
+    assert [one.name for one in Outcome] == ["PENDING", PRESENT, DROPPED, FAILED, SUPPRESSED]
+
+
+def test_dispatch_is_fifo_and_nearest_to_the_output_first() -> None:
+    shared = named("Shared", batch_size=2)
+    scene = Scene(lambda source: shared(shared(source)))
+    scene.admit(4)
+    order = scene.give()
+    assert isinstance(order, DispatchBatch)
+    assert [(one.call, one.ranges) for one in scene.sent] == [(1, ((0, 0, 2),))]

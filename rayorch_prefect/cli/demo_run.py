@@ -17,6 +17,7 @@ import httpx
 from moto.server import ThreadedMotoServer
 from prefect.client.schemas.objects import State
 
+from rayorch_prefect.binding.futures import flow_state
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.prefect_server import PrefectServer, ServerNotStarted, using_api
 from rayorch_prefect.binding.progress import progress_line, repeated
@@ -149,13 +150,13 @@ async def _night(demo: Demo) -> tuple[State[Any], Night]:
 
     with watching() as nights:
         async with repeated(progress, PROGRESS_SECONDS):
-            state = await nightly(
+            state = await flow_state(
+                nightly,
                 PROGRAM,
                 str(SOURCE),
                 str(DESTINATION),
                 microbatch_size=MICROBATCH_SIZE,
                 failure_policy=len(demo.samples.failures),
-                return_state=True,
             )
     if not nights:
         raise RayorchError(f"the nightly flow ended as {state.name}: {state.message}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,7 +27,7 @@ def private_ray(num_cpus: int, object_store_bytes: int) -> Iterator[str]:
                 object_store_memory=object_store_bytes,
                 include_dashboard=False,
                 log_to_driver=False,
-                logging_level="WARNING",
+                logging_level=logging.WARNING,
             )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise ClusterError(f"no local Ray could be started: {error}") from error

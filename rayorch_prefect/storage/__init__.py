@@ -3,7 +3,7 @@
 from rayorch_prefect.storage.encoding import encode
 from rayorch_prefect.storage.keys import output_key
 from rayorch_prefect.storage.ledger import Ledger, LedgerEntry, Subtraction, subtract
-from rayorch_prefect.storage.listing import list_sources
+from rayorch_prefect.storage.listing import list_sources, refuse_empty
 from rayorch_prefect.storage.locations import S3Location, refuse_nested
 from rayorch_prefect.storage.manifest import (
     ManifestRow,
@@ -12,6 +12,7 @@ from rayorch_prefect.storage.manifest import (
     write_part,
 )
 from rayorch_prefect.storage.objects import Artifact
+from rayorch_prefect.storage.probing import StoreFeatures, probe
 from rayorch_prefect.storage.publishing import Published, publish
 from rayorch_prefect.storage.row_outcomes import RowOutcome
 from rayorch_prefect.storage.source import Source
@@ -25,13 +26,16 @@ __all__ = [
     "RowOutcome",
     "S3Location",
     "Source",
+    "StoreFeatures",
     "Subtraction",
     "encode",
     "list_sources",
     "manifest_location",
     "output_key",
+    "probe",
     "publish",
     "read_manifest",
+    "refuse_empty",
     "refuse_nested",
     "subtract",
     "write_part",

@@ -1,48 +1,36 @@
-"""One S3 client a process, and the words for what a store answers."""
+"""One S3 client a process, with times to live by."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
-    ClientError,
-    EndpointConnectionError,
     IncompleteReadError,
-    NoCredentialsError,
     ReadTimeoutError,
     ResponseStreamingError,
 )
 
-from rayorch_prefect.errors import StoreError
+from rayorch_prefect.errors import UsageError
+from rayorch_prefect.storage.redaction import shown_cause, without_secrets
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 MAX_CONNECTIONS = 32
+# Seconds. A store that accepts requests and never answers costs READ_TIMEOUT x ATTEMPTS.
+CONNECT_TIMEOUT = 10.0
+READ_TIMEOUT = 60.0
+ATTEMPTS = 4
 _BODY_ATTEMPTS = 3
 _BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
 
 T = TypeVar("T")
-
-_HINTS = {
-    "NoSuchBucket": "check the name of the bucket and AWS_ENDPOINT_URL, or create it",
-    "AccessDenied": "the credentials may not do this: ask for s3:ListBucket, s3:GetObject and "
-    "s3:PutObject on this place",
-    "InvalidAccessKeyId": "the store does not know this access key: check the AWS credentials",
-    "SignatureDoesNotMatch": "the secret key does not fit: check the AWS credentials",
-    "ExpiredToken": "the session token has expired: renew the AWS credentials",
-    "PermanentRedirect": "the bucket is in another region: set AWS_REGION",
-    "InvalidObjectState": "the object is archived: restore it first",
-    "SlowDown": "the store asks for fewer requests: run fewer microbatches at a time",
-}
-_HINTS["403"] = _HINTS["AccessDenied"]
 
 _lock = threading.Lock()
 _clients: dict[tuple[object, ...], S3Client] = {}
@@ -53,6 +41,7 @@ def s3_client() -> S3Client:
 
     Credentials, region and endpoint come from boto3's own chain, AWS_ENDPOINT_URL included; with
     an endpoint of one's own botocore addresses buckets by path unless configured otherwise.
+    Raises UsageError for settings that make no client.
     """
     settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
     identity = (os.getpid(), settings)
@@ -60,22 +49,40 @@ def s3_client() -> S3Client:
         if identity not in _clients:
             # Older settings, and clients inherited by a fork, are of no use any more.
             _clients.clear()
-            _clients[identity] = _build()
+            _clients[identity] = new_client(CONNECT_TIMEOUT, READ_TIMEOUT, ATTEMPTS)
         return _clients[identity]
 
 
-def _build() -> S3Client:
+def new_client(connect_timeout: float, read_timeout: float, attempts: int) -> S3Client:
+    """A client beside that of the process; times in seconds, `attempts` a request.
+
+    Raises UsageError for AWS_* settings or a profile that make no client.
+    """
     config = Config(
-        connect_timeout=10,
-        read_timeout=60,
-        retries={"mode": "standard", "total_max_attempts": 4},
+        connect_timeout=connect_timeout,
+        read_timeout=read_timeout,
+        retries={"mode": "standard", "total_max_attempts": attempts},
         max_pool_connections=MAX_CONNECTIONS,
         tcp_keepalive=True,
         # Several S3 servers reject or garble the trailing checksums that boto3 adds by default.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    return boto3.session.Session().client("s3", config=config)
+    try:
+        return boto3.session.Session().client("s3", config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise UsageError(
+            f"the AWS settings make no S3 client: {without_secrets(str(error))}; expected "
+            "AWS_ENDPOINT_URL like http://host:port or none, AWS_REGION like us-east-1, and "
+            "AWS_PROFILE, if set, to name a profile that exists"
+        ) from shown_cause(error)
+
+
+def endpoint() -> str:
+    """Where requests go, without credentials in it; "" as long as there is no client."""
+    with _lock:
+        urls = [client.meta.endpoint_url for client in _clients.values()]
+    return without_secrets(urls[0]) if urls else ""
 
 
 def with_whole_body(download: Callable[[], T]) -> T:
@@ -86,34 +93,3 @@ def with_whole_body(download: Callable[[], T]) -> T:
         except _BROKEN_BODY:
             continue
     return download()
-
-
-def error_code(error: ClientError) -> str:
-    """The store's word for what went wrong, or the HTTP status where it gave none."""
-    answer = error.response
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
-    return str(answer.get("Error", {}).get("Code") or status)
-
-
-@contextmanager
-def explained(action: str, uri: str) -> Iterator[None]:
-    """Turn what boto3 raises inside into a StoreError: action, uri, cause and what to do."""
-    try:
-        yield
-    except ClientError as error:
-        code = error_code(error)
-        said = error.response.get("Error", {}).get("Message", "")
-        raise StoreError(_sentence(action, uri, f"{code} {said}", _HINTS.get(code))) from error
-    except NoCredentialsError as error:
-        hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role"
-        raise StoreError(_sentence(action, uri, "no AWS credentials found", hint)) from error
-    except EndpointConnectionError as error:
-        hint = "check AWS_ENDPOINT_URL, the region and the network"
-        raise StoreError(_sentence(action, uri, str(error), hint)) from error
-    except BotoCoreError as error:
-        raise StoreError(_sentence(action, uri, str(error), None)) from error
-
-
-def _sentence(action: str, uri: str, cause: str, hint: str | None) -> str:
-    text = f"could not {action} {uri}: {cause.strip()}"
-    return f"{text}; {hint}" if hint else text

@@ -9,9 +9,9 @@ from hashlib import sha256
 from botocore.exceptions import ClientError
 
 from rayorch_prefect.errors import StoreError
-from rayorch_prefect.storage.client import error_code, explained, s3_client, with_whole_body
+from rayorch_prefect.storage.answers import error_code, etag_of, expected, explained
+from rayorch_prefect.storage.client import s3_client, with_whole_body
 from rayorch_prefect.storage.locations import S3Location
-from rayorch_prefect.storage.source import unquoted
 
 MAX_OBJECT_BYTES = 5 * 1024**3
 
@@ -48,13 +48,15 @@ def put_object(location: S3Location, key: str, content: bytes, content_type: str
             ContentType=content_type,
             Metadata={"sha256": digest},
         )
-        stored = client.head_object(Bucket=location.bucket, Key=key)["ContentLength"]
+        head = client.head_object(Bucket=location.bucket, Key=key)
+    etag = etag_of(answer, "write", uri)
+    stored = expected(head, "ContentLength", "write", uri)
     if stored != len(content):
         raise StoreError(
             f"{uri} has {stored} bytes after {len(content)} were written; is something else "
             "writing there, or does a proxy cut uploads?"
         )
-    return Artifact(key, uri, len(content), digest, unquoted(answer["ETag"]))
+    return Artifact(key, uri, len(content), digest, etag)
 
 
 def get_object(location: S3Location, key: str) -> bytes | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from botocore.exceptions import ClientError
 
 from rayorch_prefect.errors import StoreError
-from rayorch_prefect.storage.client import error_code, explained, s3_client
+from rayorch_prefect.storage.answers import error_code, explained
+from rayorch_prefect.storage.client import s3_client
 from rayorch_prefect.storage.listing import list_keys
 from rayorch_prefect.storage.locations import S3Location
 from rayorch_prefect.storage.objects import get_object, put_object

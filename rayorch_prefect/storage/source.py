@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from rayorch_prefect.errors import SourceChanged, SourceMissing
-from rayorch_prefect.storage.client import error_code, explained, s3_client, with_whole_body
+from rayorch_prefect.storage.answers import error_code, etag_of, explained
+from rayorch_prefect.storage.client import s3_client, with_whole_body
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
@@ -52,7 +53,7 @@ class Source:
         # Not `with answer["Body"]`: that hands out the raw stream, which does not count its bytes.
         with closing(answer["Body"]) as body:
             # Some stores ignore IfMatch, so the answer is judged before its bytes are used.
-            found = unquoted(answer["ETag"])
+            found = etag_of(answer, "read", self.uri)
             if found != self.etag:
                 raise self._changed(f"ETag {found}")
             content = body.read()
@@ -81,7 +82,3 @@ class Source:
             f"{self.uri} was listed with ETag {self.etag} and now has {found}; "
             "run again to take the new content"
         )
-
-
-def unquoted(etag: str) -> str:
-    return etag.strip('"')

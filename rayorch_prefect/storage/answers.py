@@ -1,0 +1,129 @@
+"""The words for what a store answers, or does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from botocore import exceptions as boto
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
+from rayorch_prefect.errors import StoreError
+from rayorch_prefect.storage.client import endpoint
+from rayorch_prefect.storage.redaction import shown_cause, without_secrets
+
+_NO_S3 = "is AWS_ENDPOINT_URL the address of an S3 server?"
+_MAY_NOT = (
+    "the credentials may not do this: ask for s3:ListBucket, s3:GetObject, s3:PutObject and "
+    "s3:DeleteObject on this place"
+)
+_REGION = "the bucket is in another region: set AWS_REGION to the bucket's"
+_FAILED = (
+    "the store failed on its side: look into its log and run again; a store that keeps objects "
+    "as files takes no key below the key of another object"
+)
+
+# By the store's word or, where it gave none, the HTTP status.
+_HINTS = {
+    "NoSuchBucket": "check the name of the bucket and AWS_ENDPOINT_URL, or create it",
+    "InvalidBucketName": "check the name of the bucket",
+    "AccessDenied": _MAY_NOT,
+    "401": _MAY_NOT,
+    "403": _MAY_NOT,
+    "InvalidAccessKeyId": "the store does not know this access key: check the AWS credentials",
+    "SignatureDoesNotMatch": "the secret key does not fit: check the AWS credentials",
+    "ExpiredToken": "the session token has expired: renew the AWS credentials",
+    "InvalidToken": "the session token is not valid: renew the AWS credentials",
+    "RequestTimeTooSkewed": "set the clock of this machine",
+    "PermanentRedirect": _REGION,
+    "301": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "IllegalLocationConstraintException": _REGION,
+    "InvalidObjectState": "the object is archived: restore it first",
+    "InvalidArgument": "the store does not take such a request, often because of the key: rename "
+    "the object",
+    "KeyTooLongError": "the store does not take such a long key: rename the object",
+    "BadDigest": "the bytes were changed on their way: run again",
+    "SlowDown": "the store asks for fewer requests: run fewer microbatches at a time",
+    "InternalError": _FAILED,
+    "500": _FAILED,
+    "502": _FAILED,
+    "503": _FAILED,
+    "504": _FAILED,
+    "400": f"check AWS_REGION; {_NO_S3}",
+    "404": _NO_S3,
+    "405": _NO_S3,
+    "501": _NO_S3,
+}
+
+_CREDENTIALS = "check the AWS credentials: they could not be loaded"
+_NETWORK = "check AWS_ENDPOINT_URL, the region and the network"
+# The first that fits, so the narrower come first.
+_HINTS_BY_TYPE: tuple[tuple[type[Exception], str], ...] = (
+    (
+        boto.NoCredentialsError,
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role",
+    ),
+    (boto.PartialCredentialsError, _CREDENTIALS),
+    (boto.CredentialRetrievalError, _CREDENTIALS),
+    (boto.TokenRetrievalError, _CREDENTIALS),
+    (boto.SSOError, _CREDENTIALS),
+    (boto.ParamValidationError, "check the name of the bucket and the key"),
+    (boto.SSLError, "does AWS_ENDPOINT_URL begin with the right one of http:// and https://?"),
+    (
+        boto.ReadTimeoutError,
+        "the store took the request and did not answer in time: check that it is well, and that "
+        "AWS_ENDPOINT_URL is its address",
+    ),
+    (boto.ConnectionClosedError, f"the connection was closed without an answer; {_NO_S3}"),
+    (boto.ConnectionError, _NETWORK),
+    (boto.HTTPClientError, f"{_NETWORK}, and the AWS credentials for line breaks"),
+    (ResponseParserError, _NO_S3),
+)
+
+
+def error_code(error: ClientError) -> str:
+    """The store's word for what went wrong, or the HTTP status where it gave none."""
+    answer = error.response
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
+    return str(answer.get("Error", {}).get("Code") or status)
+
+
+@contextmanager
+def explained(action: str, uri: str) -> Iterator[None]:
+    """Turn what boto3 raises inside into a StoreError: action, uri, cause and what to do."""
+    try:
+        yield
+    except ClientError as error:
+        code = error_code(error)
+        said = error.response.get("Error", {}).get("Message", "")
+        told = _sentence(action, uri, f"{code} {said}", _HINTS.get(code))
+        raise StoreError(told) from shown_cause(error)
+    except (BotoCoreError, ResponseParserError) as error:
+        told = _sentence(action, uri, str(error), _hint_by_type(error))
+        raise StoreError(told) from shown_cause(error)
+
+
+def expected(answer: Mapping[str, object], name: str, action: str, uri: str) -> object:
+    """A field that every S3 server sends. Raises StoreError: what answers is none."""
+    value = answer.get(name)
+    if value is None:
+        raise StoreError(_sentence(action, uri, f"the answer has no {name}", _NO_S3))
+    return value
+
+
+def etag_of(answer: Mapping[str, object], action: str, uri: str) -> str:
+    """The ETag of an answer, without quotes. Raises StoreError if there is none."""
+    return str(expected(answer, "ETag", action, uri)).strip('"')
+
+
+def _hint_by_type(error: Exception) -> str | None:
+    return next((hint for kind, hint in _HINTS_BY_TYPE if isinstance(error, kind)), None)
+
+
+def _sentence(action: str, uri: str, cause: str, hint: str | None) -> str:
+    text = without_secrets(f"could not {action} {uri}: {cause.strip()}")
+    advice = f"{text}; {hint}" if hint else text
+    where = endpoint()
+    return f"{advice} (endpoint {where})" if where else advice

@@ -1,0 +1,174 @@
+"""What a store honours, found out by doing it on small objects of our own.
+
+Nothing in this package relies on a feature that is missing here: answers are judged by what they
+hold (ETag, size), not by the condition that was sent.
+"""
+
+from __future__ import annotations
+
+import uuid
+from base64 import b64encode
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from rayorch_prefect.errors import StoreError
+from rayorch_prefect.storage.answers import error_code, etag_of, expected, explained
+from rayorch_prefect.storage.client import CONNECT_TIMEOUT, new_client, s3_client
+from rayorch_prefect.storage.locations import S3Location
+from rayorch_prefect.storage.redaction import without_secrets
+from rayorch_prefect.storage.state_folder import state_location
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_CONTENT = b"written by rayorch-prefect to see what this store honours; may be removed"
+_METADATA = {"rayorch-probe": "kept"}
+_ATTEMPTS = 2
+_REFUSED = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFeatures:
+    """What one store does of what not every S3 server does; True only if it was seen.
+
+    conditional_create  IfNoneMatch: a PUT to a key that exists is refused, to a new one taken
+    conditional_read    IfMatch: a GET with another ETag is refused, with the right one answered
+    awkward_keys        a key with an empty segment (`a//b`) is taken and listed byte for byte
+    metadata_case       names of metadata come back in the case they were sent
+    checksums           a PUT whose content does not fit its SHA-256 checksum is refused
+    """
+
+    endpoint: str
+    conditional_create: bool
+    conditional_read: bool
+    awkward_keys: bool
+    metadata_case: bool
+    checksums: bool
+
+    def describe(self) -> str:
+        """One line for the log: the endpoint, what is honoured and what is not."""
+        seen = {name: value for name, value in asdict(self).items() if name != "endpoint"}
+        words = {name: name.replace("_", " ") for name in seen}
+        honoured = ", ".join(words[name] for name, value in seen.items() if value)
+        ignored = ", ".join(words[name] for name, value in seen.items() if not value)
+        return (
+            f"store {self.endpoint} honours: {honoured or 'nothing optional'}; "
+            f"not honoured, so not relied on: {ignored or 'nothing'}"
+        )
+
+
+def probe(location: S3Location, timeout: float = 10.0) -> StoreFeatures:
+    """See what the store of `location` honours, under `<location>_rayorch/probe/<random>/`.
+
+    Some fifteen small requests; what was written is removed again. A request is given up after
+    `timeout` seconds and tried twice. Raises StoreError, with what to do, if the store does not
+    take, list, give back and remove even a plain object; UsageError for AWS_* settings that make
+    no client.
+    """
+    s3_client()  # so that errors can name the endpoint
+    client = new_client(min(timeout, CONNECT_TIMEOUT), timeout, _ATTEMPTS)
+    bench = _Bench(client, state_location(location, "probe", uuid.uuid4().hex))
+    try:
+        bench.check_plain_object()
+        features = StoreFeatures(
+            endpoint=without_secrets(client.meta.endpoint_url),
+            conditional_create=bench.sees_conditional_create(),
+            conditional_read=bench.sees_conditional_read(),
+            awkward_keys=bench.sees_awkward_keys(),
+            metadata_case=bench.sees_metadata_case(),
+            checksums=bench.sees_checksums(),
+        )
+    except StoreError:
+        # The first refusal is the one to tell.
+        with suppress(StoreError):
+            bench.clear()
+        raise
+    bench.clear()
+    return features
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """A folder of the store to try things in."""
+
+    client: S3Client
+    folder: S3Location
+
+    def check_plain_object(self) -> None:
+        uri = self._uri("plain")
+        with explained("write", uri):
+            written = self.client.put_object(**self._at("plain"), Body=_CONTENT, Metadata=_METADATA)
+        etag_of(written, "write", uri)
+        with explained("read", uri):
+            answer = self.client.get_object(**self._at("plain"))
+            with closing(answer["Body"]) as body:
+                content = body.read()
+        if content != _CONTENT:
+            raise StoreError(
+                f"{uri} came back with {len(content)} other bytes than the {len(_CONTENT)} that "
+                "were written: is AWS_ENDPOINT_URL the address of an S3 server, or does a proxy "
+                "change bodies?"
+            )
+
+    def sees_conditional_create(self) -> bool:
+        def create() -> str:
+            return self._answer("create", "put", "new", Body=_CONTENT, IfNoneMatch="*")
+
+        return create() == "" and create() in _REFUSED
+
+    def sees_conditional_read(self) -> bool:
+        with explained("read", self._uri("plain")):
+            etag = self.client.head_object(**self._at("plain"))["ETag"]
+        right = self._answer("read", "get", "plain", IfMatch=etag)
+        wrong = self._answer("read", "get", "plain", IfMatch=f'"{"0" * 32}"')
+        return right == "" and wrong in _REFUSED
+
+    def sees_awkward_keys(self) -> bool:
+        taken = self._answer("write", "put", "/double", Body=_CONTENT) == ""
+        return taken and f"{self.folder.prefix}/double" in self._keys()
+
+    def sees_metadata_case(self) -> bool:
+        with explained("read", self._uri("plain")):
+            head = self.client.head_object(**self._at("plain"))
+        return _METADATA.items() <= head.get("Metadata", {}).items()
+
+    def sees_checksums(self) -> bool:
+        other = b64encode(sha256(b"something else").digest()).decode()
+        return self._answer("write", "put", "sum", Body=_CONTENT, ChecksumSHA256=other) != ""
+
+    def clear(self) -> None:
+        """Remove what was written. Raises StoreError."""
+        for key in self._keys():
+            with explained("remove", self.folder.uri_of(key)):
+                self.client.delete_object(Bucket=self.folder.bucket, Key=key)
+
+    def _answer(self, action: str, method: str, name: str, **fields: Any) -> str:
+        """How the store answers: "" for yes, else its code. Raises StoreError for no answer."""
+        with explained(action, self._uri(name)):
+            try:
+                if method == "put":
+                    self.client.put_object(**self._at(name), **fields)
+                else:
+                    self.client.get_object(**self._at(name), **fields)["Body"].close()
+            except ClientError as error:
+                return error_code(error)
+        return ""
+
+    def _keys(self) -> list[str]:
+        action, uri = "list", str(self.folder)
+        with explained(action, uri):
+            answer = self.client.list_objects_v2(
+                Bucket=self.folder.bucket, Prefix=self.folder.prefix
+            )
+        expected(answer, "IsTruncated", action, uri)
+        return [found.get("Key", "") for found in answer.get("Contents", [])]
+
+    def _at(self, name: str) -> dict[str, Any]:
+        return {"Bucket": self.folder.bucket, "Key": f"{self.folder.prefix}{name}"}
+
+    def _uri(self, name: str) -> str:
+        return self.folder.uri_of(f"{self.folder.prefix}{name}")

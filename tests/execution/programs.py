@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rayorch_prefect import F, KeptFailure, Program, RecordFailure, program, stage
-from rayorch_prefect.program import StageOptions
 
 
 class Pages:
@@ -56,7 +55,7 @@ def everything(batch_size: int) -> Program:
 
     Its budget of tries is more than any schedule of these tests uses up.
     """
-    options: StageOptions = {"batch_size": batch_size, "retry_budget": 20}
+    options: dict[str, Any] = {"batch_size": batch_size, "retry_budget": 20}
 
     @program
     def everything(source: Any) -> Any:
@@ -113,4 +112,6 @@ def shown(outputs: Any) -> Any:
     return ((*parts, kept), *below)
 
 
-ROWS = [{"id": chr(ord("a") + k), "n": n} for k, n in enumerate([7, 0, 1, 4, 13, 3, 30, 2])]
+ROWS: list[dict[str, Any]] = [
+    {"id": chr(ord("a") + k), "n": n} for k, n in enumerate([7, 0, 1, 4, 13, 3, 30, 2])
+]

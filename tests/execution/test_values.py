@@ -94,8 +94,9 @@ def stored(engine: Engine) -> list[Any]:
 
 
 def used_plasma() -> float:
-    total = ray.cluster_resources()["object_store_memory"]
-    return total - ray.available_resources().get("object_store_memory", 0.0)
+    total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    return total["object_store_memory"] - free.get("object_store_memory", 0.0)
 
 
 def test_large_values_stay_out_of_the_driver_and_are_let_go(cluster: str) -> None:
@@ -109,21 +110,23 @@ def test_large_values_stay_out_of_the_driver_and_are_let_go(cluster: str) -> Non
         engine.submit([MEGABYTES, MEGABYTES // 2], on_parent=look)
         eventually(lambda: len(kept) == 2, 60)
 
-        parents = [parent for parent, _ in kept]
         for parent, data in kept:
-            assert data
-            assert all(isinstance(one, ChunkAddress) for one in data if not is_small(one))
-            value = parent.value()
-            assert [page["nested"][1]["i"] for page in value] == [0, 1, 2]
-            assert len(value[2]["raw"]) == parent.row
-            assert all(isinstance(chunk, ChunkAddress) for chunk in parent.payload.chunks)
-            del value
+            check_rendered(parent, data)
         eventually(lambda: stored(engine) == [])
         assert used_plasma() > before
-        kept.clear()
-        parents.clear()
-        del parent, data
+        while kept:
+            kept.pop()
+        parent = data = None
         eventually(lambda: used_plasma() <= before + LARGE_CHUNK)
+
+
+def check_rendered(parent: Parent, data: list[Any]) -> None:
+    assert data
+    assert all(isinstance(one, ChunkAddress) for one in data if not is_small(one))
+    assert all(isinstance(chunk, ChunkAddress) for chunk in parent.require_payload().chunks)
+    value = parent.value()
+    assert [page["nested"][1]["i"] for page in value] == [0, 1, 2]
+    assert len(value[2]["raw"]) == parent.row
 
 
 def is_small(data: Any) -> bool:

@@ -1,0 +1,1 @@
+"""The handed-over cases, each of the whole kind."""

@@ -6,6 +6,7 @@ shrink it: operands are picked modulo what is there.
 
 from __future__ import annotations
 
+import random
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -245,6 +246,27 @@ class _Builder:
             port = F.broadcast(*self._use(one), like=like.port)
             self._add(port, like.depth, one)
 
+    # -- idioms, which single steps seldom come to ---------------------------------------------
+
+    def compare(self, step: Step) -> None:
+        """Each member reads the list of all its siblings."""
+        one = self._pick(step.a, [one for one in self.known if one.depth])
+        if one is None:
+            return
+        read = self._stage(step, 1)(*self._use(one))
+        every = F.broadcast(F.reduce(read, **_policy(step.b)), like=one.port)
+        self._add(self._stage(step, 1)(one.port, every), one.depth)
+
+    def masked(self, step: Step) -> None:
+        """Elements of one list are masks of what is made of the elements of another."""
+        one = self._pick(step.a, [one for one in self.known if one.depth < DEEPEST])
+        if one is None:
+            return
+        made = self._stage(step, 2)(*self._use(one))
+        page, mask = F.expand_aligned(*made, domain=self._name())
+        read = self._stage(step, 1)(page)
+        self._add(F.filter(read, mask), one.depth + 1)
+
     # -- the end ------------------------------------------------------------------------------
 
     def outputs(self, ends: tuple[int, ...]) -> tuple[Any, ...]:
@@ -292,6 +314,8 @@ _STEPS = (
     _Builder.reduce,
     _Builder.broadcast,
     lambda builder, step: builder.call(step),
+    _Builder.compare,
+    _Builder.masked,
 )
 
 
@@ -342,4 +366,24 @@ def recipes(weights: st.SearchStrategy[Weights] = _WEIGHTS) -> st.SearchStrategy
         seed=st.integers(0, 1 << 20),
         chaos=st.integers(0, 3),
         microbatches=st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple),
+    )
+
+
+def numbered_recipe(number: int) -> Recipe:
+    """A Recipe that is always the same for a number, larger and wilder than hypothesis begins."""
+    pick = random.Random(number)
+    steps = (
+        Step(pick.randrange(len(_STEPS)), pick.randrange(6), pick.randrange(16), pick.randrange(48))
+        for _ in range(pick.randint(3, 11))
+    )
+    some = (0, 0, 5, 15, 30)
+    return Recipe(
+        steps=tuple(steps),
+        ends=tuple(pick.randrange(60) for _ in range(pick.randint(1, 2))),
+        weights=Weights(
+            pick.choice(some), pick.choice(some), pick.choice(some), pick.choice((0, 0, 0, 5, 15))
+        ),
+        seed=number,
+        chaos=pick.randrange(4),
+        microbatches=tuple(pick.randint(1, 3) for _ in range(pick.randint(1, 3))),
     )

@@ -27,7 +27,7 @@ from rayorch_prefect.model.events import (
     WorkerLost,
     WorkerReady,
 )
-from rayorch_prefect.model.outcomes import Failure, Kind
+from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
 from rayorch_prefect.model.parts import Part
 from rayorch_prefect.model.reports import (
     AttemptFailed,
@@ -40,6 +40,7 @@ from rayorch_prefect.model.reports import (
 )
 from rayorch_prefect.program.plan import Call, Plan
 from rayorch_prefect.scheduler.core import Scheduler
+from rayorch_prefect.scheduler.grains import Phase
 from tests.scheduler import invariants
 from tests.scheduler.evaluator import Behaviour, Cause, Evaluator, Path, Value, failed_type, matches
 
@@ -233,7 +234,40 @@ class Simulation:
         report = self._computed(sent, counts=True)
         worker = sent.order.worker
         self._idle[worker] = self._busy.pop(worker)
+        bars = list(self._bars(sent, report))
         self.tell(BatchReported(batch, worker, report))
+        for number, call, group, present in bars:
+            self._check_bar(number, call, group, present)
+
+    def _bars(self, sent: Sent, report: Report) -> Iterator[tuple[int, int, int, set[int]]]:
+        """(microbatch, Call, parent, siblings that are PRESENT already) of a report's bars."""
+        if self._breach or not isinstance(report, RowsReport):
+            return
+        call = self.plan.calls[sent.order.call]
+        grains = [
+            (number, entity)
+            for number, first, end in sent.order.ranges
+            for entity in range(first, end)
+        ]
+        for row, failure in report.failures.items():
+            number, entity = grains[row]
+            run = self.scheduler.runs.get(number)
+            if failure.kind is not Kind.GROUP_FAILURE or not call.domain or run is None:
+                continue
+            if run.mb.grains.phase[call.id][entity] == Phase.IN_FLIGHT:
+                group = run.mb.lineage.parent[call.domain][entity]
+                outcomes = run.mb.items.outcome[call.outputs[0]]
+                siblings = range(*run.mb.lineage.members(call.domain, group))
+                present = {one for one in siblings if outcomes[one] == Outcome.PRESENT}
+                yield number, call.id, group, present
+
+    def _check_bar(self, number: int, call: int, group: int, present: set[int]) -> None:
+        """Siblings that had committed stay; no other may, not even of the same report."""
+        mb = self.scheduler.runs[number].mb
+        outcomes = mb.items.outcome[self.plan.calls[call].outputs[0]]
+        for sibling in range(*mb.lineage.members(self.plan.calls[call].domain, group)):
+            assert outcomes[sibling] != Outcome.PENDING, "a sibling is not barred"
+            assert (outcomes[sibling] == Outcome.PRESENT) == (sibling in present)
 
     def _report_late(self) -> None:
         batch, worker, sent = self._late.pop(self._pick.randrange(len(self._late)))

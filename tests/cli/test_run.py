@@ -46,6 +46,7 @@ def test_a_run_with_a_server_of_its_own(bucket: Bucket, ray_cluster: str, tmp_pa
     assert lines["manifest"].startswith(f"{bucket.destination}_rayorch/joined/manifests/")
     assert lines["outputs"] == bucket.destination
     assert "/v2/runs/flow-run/" in out
+    assert "not all task runs" not in out
     assert out.splitlines()[-1].startswith("Completed: 3 sources: 3 published")
     # The server is gone, and its record holds the ends of all task runs.
     address = next(word for word in out.split() if "/v2/runs/" in word)

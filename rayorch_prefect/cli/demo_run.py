@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import httpx
 from moto.server import ThreadedMotoServer
 from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
 
 from rayorch_prefect.binding.futures import flow_state
 from rayorch_prefect.binding.night import Night
@@ -71,6 +72,9 @@ def run_demo(folder: Path, keep: bool, terminal: TextIO) -> int:
         found = _night_and_its_end(demo, keep, terminal)
         if keep:
             _wait_for_ctrl_c(demo, terminal)
+    except TerminationSignal:
+        # Prefect's own handler raises it while a flow runs.
+        raise KeyboardInterrupt from None
     finally:
         with _undisturbed():
             services.close()

@@ -77,13 +77,14 @@ def test_the_demo_publishes_what_it_should_and_says_where(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_the_night_leaves_nothing_running(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_in_the_night_leaves_nothing_running(tmp_path: Path, number: int) -> None:
     running = start(tmp_path)
     read_until(running, lambda line: "grains:" in line)
     started = family(running)
     assert len(started) > 4
 
-    os.killpg(running.pid, signal.SIGINT)
+    os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
     said, _ = running.communicate(timeout=60)
 
     assert running.returncode == 130, said
@@ -99,7 +100,12 @@ def test_kept_servers_answer_until_they_are_ended(tmp_path: Path) -> None:
     try:
         read_until(running, lambda line: "stay up" in line)
         summary = json.loads((tmp_path / ".demo/summary.json").read_text())
-        assert httpx.get(summary["flow_run"], trust_env=False).status_code == 200
+        address, _, run = summary["flow_run"].partition("/v2/runs/flow-run/")
+        as_browser = {"Accept": "text/html"}
+        shown = httpx.get(summary["flow_run"], headers=as_browser, trust_env=False)
+        assert (shown.status_code, "<html" in shown.text) == (200, True)
+        known = httpx.get(f"{address}/api/flow_runs/{run}", trust_env=False).json()
+        assert known["state_name"] == summary["state"] == "PartiallyCompleted"
         second = start(tmp_path)
         refused, _ = second.communicate(timeout=30)
         started = family(running)
@@ -175,6 +181,7 @@ def test_ends_come_from_the_manifest_and_the_stored_files(tmp_path: Path) -> Non
     assert strays(ends, tmp_path) == ["in/stray.md: stored, and not in the manifest"]
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_makes_the_exit_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

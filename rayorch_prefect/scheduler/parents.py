@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rayorch_prefect.model.events import ParentCompleted
 from rayorch_prefect.model.outcomes import Failure, Gap, Outcome, ParentOutcome
 from rayorch_prefect.model.parts import Parts
+from rayorch_prefect.scheduler.gaps import GapSearch
 from rayorch_prefect.scheduler.microbatch import Microbatch
 from rayorch_prefect.scheduler.values import Values
 from rayorch_prefect.scheduler.wiring import Wiring
@@ -23,7 +24,7 @@ def completed_parent(wiring: Wiring, mb: Microbatch, row: int) -> ParentComplete
         row=row,
         outcome=outcome,
         cause=cause,
-        gaps=_gaps(wiring, mb, values, row) if done else (),
+        gaps=_gaps(wiring, mb, row) if done else (),
         children=_descendants(wiring, mb, 0, row),
         attempts=mb.tries.get(row, 1),
         outputs=tuple(_output(wiring, mb, values, port, row) for port in ports) if done else (),
@@ -49,11 +50,19 @@ def _output(wiring: Wiring, mb: Microbatch, values: Values, port: int, row: int)
     return tuple(values.output_parts(port, row))
 
 
-def _gaps(wiring: Wiring, mb: Microbatch, values: Values, row: int) -> tuple[Gap, ...]:
-    found: set[tuple[int, int]] = set()
+def _gaps(wiring: Wiring, mb: Microbatch, row: int) -> tuple[Gap, ...]:
+    if not any(wiring.may_have_gaps):
+        return ()
+    search = GapSearch(mb)
     for port in wiring.plan.output_ports:
-        for entity in _under(wiring, mb, wiring.domain_of[port], row):
-            values.gaps(port, entity, found)
+        domain = wiring.domain_of[port]
+        for entity in _under(wiring, mb, domain, row):
+            search.look_at(port, entity)
+        while (above := wiring.parent_domain[domain]) is not None:
+            for entity in _under(wiring, mb, above, row):
+                search.look_at_members(domain, entity)
+            domain = above
+    found = search.found
     found = {gap for gap in found if not any(up in found for up in _above(wiring, mb, *gap))}
     gaps = [
         Gap(

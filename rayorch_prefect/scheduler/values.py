@@ -232,37 +232,6 @@ class Values:
             raise InternalError(f"{self._ports[port].name} was not reported as a mask")
         return bool(item.mask[ordinal])
 
-    # -- gaps ------------------------------------------------------------------------------------
-
-    def gaps(self, port: int, entity: int, found: set[tuple[int, int]]) -> None:
-        """Collect (Domain, Entity) of what forgiving reduces left out of this Item.
-
-        Entities below one that is left out are not looked at: a gap names the highest.
-        """
-        if not self._wiring.may_have_gaps[port] or not self._present(port, entity):
-            return
-        op = self._ports[port].op
-        match op:
-            case CallOutputOp(call=call):
-                for source in self._wiring.plan.calls[call].inputs:
-                    self.gaps(source, entity, found)
-            case ReduceOp(reduce=number, index=index):
-                join = self._wiring.joins[number]
-                first, _ = self._mb.lineage.members(join.child, entity)
-                missing = self._mb.items.gaps.get((number, entity), ())
-                found.update((join.child, first + ordinal) for ordinal in missing)
-                for member in self.members(join, entity):
-                    self.gaps(join.sources[index], member, found)
-            case ExpandOp(source=source):
-                self.gaps(source, self._mb.group_of(self._ports[port].domain, entity), found)
-            case FilterOp(source=source, mask=mask):
-                self.gaps(source, entity, found)
-                self.gaps(mask, entity, found)
-            case SourceOp():
-                pass
-            case _:
-                self.gaps(*self._aliased(port, entity), found)
-
     # -- small steps -----------------------------------------------------------------------------
 
     def _outcome(self, port: int, entity: int) -> int:

@@ -314,12 +314,15 @@ class Wiring:
         return any(self.may_have_gaps[source] for source in self.derived_from(port))
 
     def derived_from(self, port: int) -> tuple[int, ...]:
-        """The Ports that this one is directly made from."""
+        """The Ports that this one is directly made from; of a list, also those that say how many
+        members there are."""
         match self.plan.ports[port].op:
             case CallOutputOp(call=call):
                 return self.plan.calls[call].inputs
             case ReduceOp(reduce=number):
-                return self.plan.reduces[number].sources
+                reduce = self.plan.reduces[number]
+                expands = self.plan.domains[reduce.child_domain].expands
+                return (*reduce.sources, *map(self.expand_source, expands))
             case ExpandOp(source=source) | BroadcastOp(source=source):
                 return (source,)
             case FilterOp(source=source, mask=mask):

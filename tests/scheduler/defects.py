@@ -15,6 +15,7 @@ from rayorch_prefect.scheduler import settling
 from rayorch_prefect.scheduler.commit import Committer
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.dispatch import Dispatcher
+from rayorch_prefect.scheduler.gaps import GapSearch
 from rayorch_prefect.scheduler.grains import Grains, Phase
 from rayorch_prefect.scheduler.items import Items
 from rayorch_prefect.scheduler.lineage import Lineage
@@ -314,7 +315,7 @@ def a_parent_may_end_twice(patch: pytest.MonkeyPatch) -> None:
 
 @defect
 def a_gap_is_not_named(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Values, "gaps", lambda self, port, entity, found: None)
+    patch.setattr(GapSearch, "_look_at_list", lambda self, join, entity: None)
 
 
 # -- values ---------------------------------------------------------------------------------------

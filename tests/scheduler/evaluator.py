@@ -5,7 +5,7 @@ nothing of the scheduler. An Item is a set of *options*: one, unless a bar makes
 schedule which sibling had committed before. An option is a tuple:
 
 ("P", value, gaps)       PRESENT; gaps are (Domain, path) of what forgiving reduces left out
-("D",)                   DROPPED
+("D", None, gaps)        DROPPED; a gap may be why, so its name is not lost
 ("F", depth, cause)      FAILED or SUPPRESSED, with the depth of its scope
 ("O",)                   the contract leaves it open (see `Evaluator.parent`)
 
@@ -17,7 +17,7 @@ A path holds (microbatch, row, ordinal, ordinal, ...). Values are symbolic trees
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -40,7 +40,6 @@ Options: TypeAlias = frozenset[Option]
 GapKey: TypeAlias = tuple[int, Path]
 
 OPEN: Option = ("O",)
-DROPPED: Option = ("D",)
 NO_GAPS: frozenset[GapKey] = frozenset()
 MOST_OPTIONS = 300
 
@@ -188,14 +187,17 @@ class Evaluator:
             elif found[1][1][4]:
                 yield ("P", found[0][1], option[2])
             else:
-                yield DROPPED
+                yield ("D", None, option[2])
 
     def _first_present(self, found: tuple[Option, ...]) -> Option:
         if OPEN in found:
             return OPEN
+        gaps = NO_GAPS
         for option in found:
             if option[0] == "P":
-                return option
+                return ("P", option[1], gaps | option[2])
+            if option[0] == "D":
+                gaps |= option[2]
         return judge(found)
 
     # -- Calls and bars -----------------------------------------------------------------------
@@ -270,17 +272,17 @@ class Evaluator:
         for found in self._product(self._expand_sources(reduce.child_domain), path):
             option = judge(found)
             if option[0] == "P":
-                yield from self._of_members(number, path)
+                yield from self._of_members(number, path, option[2])
             else:  # settling rule 6
                 yield option
 
-    def _of_members(self, number: int, path: Path) -> Iterator[Option]:
+    def _of_members(self, number: int, path: Path, gaps: frozenset[GapKey]) -> Iterator[Option]:
         reduce = self.plan.reduces[number]
         n = self.members(reduce.child_domain, path)
         if n < 0:
             yield OPEN
             return
-        states: set[_Partial | Option] = {_Partial()}
+        states: set[_Partial | Option] = {_Partial(gaps=gaps)}
         for ordinal in range(n):
             states = self._step(number, (*path, ordinal), states)
             if OPEN in states or len(states) > MOST_OPTIONS:
@@ -315,7 +317,7 @@ class Evaluator:
                 if status == OPEN:
                     found.add(OPEN)
                 elif status[0] == "D":
-                    found.add(state)
+                    found.add(replace(state, gaps=state.gaps | status[2]))
                 elif status[0] == "P":
                     found.add(_taken(state, member[-1], status[1], status[2]))
             for scope, cause in state.first or (failures - forgiven):
@@ -385,14 +387,15 @@ class Evaluator:
                 found.add(OPEN)
             elif option[0] == "F":
                 found.add(option)
-            elif option[0] == "D":
-                found.add(("P", ("L", ()), NO_GAPS))
             else:
-                found |= self._raised_members(port, below, path, n)
+                some = n if option[0] == "P" else 0
+                found |= self._raised_members(port, below, path, some, option[2])
         return frozenset(found)
 
-    def _raised_members(self, port: int, below: int, path: Path, n: int) -> set[Option]:
-        states: set[Option] = {("P", ("L", ()), NO_GAPS)}
+    def _raised_members(
+        self, port: int, below: int, path: Path, n: int, gaps: frozenset[GapKey]
+    ) -> set[Option]:
+        states: set[Option] = {("P", ("L", ()), gaps)}
         depth = len(path) - 2
         for ordinal in range(n):
             found: set[Option] = {state for state in states if state[0] != "P"}
@@ -403,8 +406,10 @@ class Evaluator:
                         found.add(("P", ("L", rows), state[2] | option[2]))
                     elif option[0] == "F":
                         found.add(("F", min(depth, option[1]), option[2]))
+                    elif option[0] == "D":
+                        found.add(("P", state[1], state[2] | option[2]))
                     else:
-                        found.add(state if option == DROPPED else OPEN)
+                        found.add(OPEN)
             states = found
             if len(states) > MOST_OPTIONS:
                 return {OPEN}
@@ -442,10 +447,10 @@ class Evaluator:
             return Verdict(None)
         found = tuple(next(iter(one)) for one in options)
         on_root = [one for one, port in zip(found, outputs, strict=True) if self._on_root(port)]
-        if on_root and all(one == DROPPED for one in on_root):
+        if on_root and all(one[0] == "D" for one in on_root):
             return Verdict("DROPPED")
         values = tuple(one[1] if one[0] == "P" else None for one in found)
-        gaps = frozenset[GapKey]().union(*(one[2] for one in found if one[0] == "P"))
+        gaps = frozenset[GapKey]().union(*(one[2] for one in found))
         return Verdict("COMPLETED", values, self._highest(gaps))
 
     def _on_root(self, port: int) -> bool:
@@ -469,9 +474,9 @@ def judge(found: tuple[Option, ...]) -> Option:
     for option in found:
         if option[0] == "F":
             return option
-    if DROPPED in found:
-        return DROPPED
-    return ("P", None, frozenset[GapKey]().union(*(option[2] for option in found)))
+    gaps = frozenset[GapKey]().union(*(option[2] for option in found))
+    dropped = any(option[0] == "D" for option in found)
+    return ("D" if dropped else "P", None, gaps)
 
 
 def matches(expected: Value | None, actual: Value | None) -> bool:

@@ -234,6 +234,28 @@ def test_8_a_gap_names_only_the_highest_entity() -> None:
     assert [gap.path for gap in scene.parents[0, 0].gaps] == [(1,)]
 
 
+def test_8_a_gap_is_named_though_nothing_of_the_list_is_left() -> None:
+    """What a stage makes of a list with a gap is an empty list, or a mask that is false."""
+
+    def again(source: Any) -> Any:
+        read = named("Read")(F.expand(source, domain="page"))
+        pages = F.reduce(read, on_failure="skip")
+        lines = F.expand(named("Split")(pages), domain="line")
+        kept = F.filter(lines, named("Mask")(lines))
+        return F.reduce(kept), kept
+
+    scene = Scene(again)
+    scene.admit(2, [2, 2])
+    scene.give("Read", failures={0: ENCRYPTED, 3: ENCRYPTED})
+    scene.give("Split", shapes=[0, 1])
+    scene.give("Mask", masks=[False])
+    assert [scene.parents[0, row].outputs[1] for row in range(2)] == [(("L", ()),)] * 2
+    assert [[gap.path for gap in scene.parents[0, row].gaps] for row in range(2)] == [
+        [(0,)],
+        [(1,)],
+    ]
+
+
 def test_a_coalesce_takes_the_first_present() -> None:
     def either(source: Any) -> Any:
         return F.coalesce(named("A")(source), named("B")(source))

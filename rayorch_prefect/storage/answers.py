@@ -19,6 +19,7 @@ _MAY_NOT = (
     "s3:DeleteObject on this place"
 )
 _REGION = "the bucket is in another region: set AWS_REGION to the bucket's"
+_SCHEME = "does AWS_ENDPOINT_URL begin with the right one of http:// and https://?"
 _FAILED = (
     "the store failed on its side: look into its log and run again; a store that keeps objects "
     "as files takes no key below the key of another object"
@@ -42,15 +43,16 @@ _HINTS = {
     "IllegalLocationConstraintException": _REGION,
     "InvalidObjectState": "the object is archived: restore it first",
     "InvalidArgument": "the store does not take such a request, often because of the key: rename "
-    "the object",
+    "the object or choose another prefix",
     "KeyTooLongError": "the store does not take such a long key: rename the object",
     "BadDigest": "the bytes were changed on their way: run again",
     "SlowDown": "the store asks for fewer requests: run fewer microbatches at a time",
     "InternalError": _FAILED,
-    "500": _FAILED,
-    "502": _FAILED,
-    "503": _FAILED,
-    "504": _FAILED,
+    # S3 servers name their errors: a bare status may come from something else.
+    "500": f"{_FAILED}; {_NO_S3}",
+    "502": f"{_FAILED}; {_NO_S3}",
+    "503": f"{_FAILED}; {_NO_S3}",
+    "504": f"{_FAILED}; {_NO_S3}",
     "400": f"check AWS_REGION; {_NO_S3}",
     "404": _NO_S3,
     "405": _NO_S3,
@@ -70,7 +72,7 @@ _HINTS_BY_TYPE: tuple[tuple[type[Exception], str], ...] = (
     (boto.TokenRetrievalError, _CREDENTIALS),
     (boto.SSOError, _CREDENTIALS),
     (boto.ParamValidationError, "check the name of the bucket and the key"),
-    (boto.SSLError, "does AWS_ENDPOINT_URL begin with the right one of http:// and https://?"),
+    (boto.SSLError, _SCHEME),
     (
         boto.ReadTimeoutError,
         "the store took the request and did not answer in time: check that it is well, and that "
@@ -103,6 +105,10 @@ def explained(action: str, uri: str) -> Iterator[None]:
     except (BotoCoreError, ResponseParserError) as error:
         told = _sentence(action, uri, str(error), _hint_by_type(error))
         raise StoreError(told) from shown_cause(error)
+    except RecursionError:
+        # boto3 asks a server that redirects all requests for the region, and that again, and so on.
+        cause = "every request is redirected"
+        raise StoreError(_sentence(action, uri, cause, f"{_REGION}; {_SCHEME}")) from None
 
 
 def expected(answer: Mapping[str, object], name: str, action: str, uri: str) -> object:

@@ -45,6 +45,7 @@ def refuse_empty(location: S3Location) -> None:
         answer = s3_client().list_objects_v2(
             Bucket=above.bucket, Prefix=above.prefix, Delimiter="/", MaxKeys=_NEIGHBOURS
         )
+    expected(answer, "IsTruncated", "list", str(above))
     folders = [found.get("Prefix", "") for found in answer.get("CommonPrefixes", [])]
     objects = [found.get("Key", "") for found in answer.get("Contents", [])]
     if location.prefix[:-1] in objects:

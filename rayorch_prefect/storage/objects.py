@@ -65,9 +65,11 @@ def get_object(location: S3Location, key: str) -> bytes | None:
     def download() -> bytes:
         answer = s3_client().get_object(Bucket=location.bucket, Key=key)
         with closing(answer["Body"]) as body:
+            etag_of(answer, "read", uri)
             return body.read()
 
-    with explained("read", location.uri_of(key)):
+    uri = location.uri_of(key)
+    with explained("read", uri):
         try:
             return with_whole_body(download)
         except ClientError as error:

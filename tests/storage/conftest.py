@@ -1,39 +1,29 @@
-"""One real S3 protocol server a session, and a fresh bucket a test."""
+"""Both S3 servers, each once a session, and a fresh bucket a test."""
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from rayorch_prefect.storage.client import s3_client
 from rayorch_prefect.storage.locations import S3Location
+from tests.stores import Store, s3_store
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+__all__ = ["s3_store"]
 
 
 @pytest.fixture
-def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing-secret")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
+def s3(s3_store: Store, monkeypatch: pytest.MonkeyPatch) -> S3Client:
+    s3_store.use(monkeypatch)
     return s3_client()
 
 
@@ -52,3 +42,23 @@ def incoming(bucket: str) -> S3Location:
 @pytest.fixture
 def outgoing(bucket: str) -> S3Location:
     return S3Location(bucket, "out/")
+
+
+Serve = Callable[[type[BaseHTTPRequestHandler]], str]
+
+
+@pytest.fixture
+def odd_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Start a server that is not, or not quite, S3, and point boto3 to it; its endpoint."""
+    with ExitStack() as stack:
+
+        def serve(answers: type[BaseHTTPRequestHandler]) -> str:
+            server = ThreadingHTTPServer(("127.0.0.1", 0), answers)
+            stack.callback(server.server_close)
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+            stack.callback(server.shutdown)
+            endpoint = f"http://127.0.0.1:{server.server_port}"
+            Store("odd", endpoint).use(monkeypatch)
+            return endpoint
+
+        yield serve

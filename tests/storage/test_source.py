@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rayorch_prefect.errors import SourceChanged, SourceMissing, StoreError
 from rayorch_prefect.storage import S3Location, Source, list_sources
+from tests.storage.conftest import Serve
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -50,6 +49,7 @@ def test_a_missing_bucket_is_no_missing_source(listed: Source) -> None:
     assert not isinstance(caught.value, SourceMissing)
 
 
+@pytest.mark.parametrize("s3_store", ["moto"], indirect=True)
 def test_a_pinned_version_outlives_a_change(s3: S3Client, bucket: str) -> None:
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     first = s3.put_object(Bucket=bucket, Key="in/a", Body=b"first")
@@ -58,6 +58,13 @@ def test_a_pinned_version_outlives_a_change(s3: S3Client, bucket: str) -> None:
     source = Source(f"s3://{bucket}/in/a", etag, 5, "in/a", first["VersionId"])
     assert source.pin == first["VersionId"]
     assert source.read() == b"first"
+
+
+@pytest.mark.parametrize("s3_store", ["rclone"], indirect=True)
+def test_a_version_where_there_are_none_is_no_missing_source(listed: Source) -> None:
+    with pytest.raises(StoreError, match=f"read {listed.uri}: NotImplemented") as caught:
+        dataclasses.replace(listed, version="v1").read()
+    assert not isinstance(caught.value, SourceMissing)
 
 
 class _Careless(BaseHTTPRequestHandler):
@@ -82,14 +89,10 @@ class _Careless(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def careless(s3: S3Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Careless]]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Careless)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+def careless(odd_server: Serve) -> type[_Careless]:
+    odd_server(_Careless)
     _Careless.break_off = 0
-    yield _Careless
-    server.shutdown()
-    server.server_close()
+    return _Careless
 
 
 def test_a_store_that_ignores_conditions_is_seen_through(careless: type[_Careless]) -> None:

@@ -6,6 +6,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -108,6 +109,7 @@ class _Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     status = 200
     code: str | None = None
+    said = "said"
     body = b""
     region: str | None = None
 
@@ -115,7 +117,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         body = self.body
         if self.code:
-            body = f"<Error><Code>{self.code}</Code><Message>said</Message></Error>".encode()
+            body = f"<Error><Code>{self.code}</Code><Message>{self.said}</Message></Error>".encode()
         self.send_response(self.status)
         self.send_header("Content-Length", str(len(body)))
         if self.region:
@@ -222,7 +224,31 @@ def test_a_credential_with_a_line_break_is_not_shown(
     s3: S3Client, bucket: str, monkeypatch: pytest.MonkeyPatch, use: Use
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-a-session\n")
-    assert "check AWS_ENDPOINT_URL" in failing(use, S3Location(bucket, "in/"))
+    assert "AWS credentials for line breaks" in failing(use, S3Location(bucket, "in/"))
+
+
+@some_uses
+def test_a_token_of_a_profile_is_not_shown(
+    odd_server: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use: Use
+) -> None:
+    odd_server(_Answers)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    profile = tmp_path / "credentials"
+    # An indented second line is part of the value.
+    token = "token-of-a-session\n  its second line"
+    profile.write_text(
+        f"[default]\naws_access_key_id = a\naws_secret_access_key = s3cr3t\n"
+        f"aws_session_token = {token}\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
+    assert "AWS credentials for line breaks" in failing(use)
+
+
+@some_uses
+def test_a_secret_that_the_store_repeats_is_not_shown(odd_server: Serve, use: Use) -> None:
+    odd_server(answering(status=400, code="InvalidToken", said=f"no {SECRET_KEY} here"))
+    assert "InvalidToken no *** here; the session token is not valid" in failing(use)
 
 
 @some_uses

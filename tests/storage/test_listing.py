@@ -26,6 +26,9 @@ REFUSED_BY_FILES = ["in//lead.json", "in/x//y.json"]
 HARDER = ["in/tab\t&<>\"'", "in/?q=1#f", "in/%2B+%25", "in/back\\slash", "in/1~2B"]
 
 
+@pytest.mark.parametrize(
+    "s3_store", ["moto", pytest.param("rclone", marks=pytest.mark.slow)], indirect=True
+)
 def test_listing_pages_and_ends_at_the_boundary(s3: S3Client, bucket: str) -> None:
     wanted = {f"in/{number:05d}.json" for number in range(2005)}
     others = {f"in_private/{number}.json" for number in range(3)}

@@ -2,12 +2,12 @@
 
 Outcomes are a byte an Item, in one byte array a Port. Causes are kept only for failures. Stored
 values are known by *pieces* (consecutive Entities of one group with consecutive slots), so that
-their cost is a piece's and not a Grain's.
+their cost is a piece's and not a Grain's. Pieces of a group are kept sorted and do not overlap.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -54,6 +54,11 @@ def total_slots(shape: Shape) -> int:
     return shape if isinstance(shape, int) else sum(total_slots(element) for element in shape)
 
 
+def _first_piece(pieces: list[Piece], entity: int) -> int:
+    """Where in sorted pieces the one begins that may hold the Entity."""
+    return max(0, bisect_right(pieces, (entity, 1 << 62, 0)) - 1)
+
+
 class Items:
     """Owner of outcomes, causes and values' addresses in one microbatch."""
 
@@ -69,20 +74,18 @@ class Items:
 
     def place(self, port: int, group: int, first: int, end: int, slot: int) -> None:
         """Entities first..end-1 of one group have their values from `slot` on."""
-        self.pieces[port].setdefault(group, []).append((first, end, slot))
+        insort(self.pieces[port].setdefault(group, []), (first, end, slot))
 
     def stored(self, port: int, group: int, first: int, end: int) -> Iterator[tuple[int, int]]:
         """(slot, n) of the values of Entities first..end-1, in Entity order."""
         pieces = self.pieces[port].get(group, [])
-        if len(pieces) > 1:
-            pieces.sort()
-        at = max(0, bisect_right(pieces, (first, 1 << 62, 0)) - 1)
-        for start, stop, slot in pieces[at:]:
+        for at in range(_first_piece(pieces, first), len(pieces)):
+            start, stop, slot = pieces[at]
+            if start >= end:
+                return
             low, high = max(start, first), min(stop, end)
             if low < high:
                 yield slot + low - start, high - low
-            if stop >= end:
-                return
 
     def take_group(self, port: int, group: int) -> Iterator[tuple[int, int]]:
         """Forget all values of a group; gives their (slot, n)."""
@@ -91,24 +94,24 @@ class Items:
 
     def take(self, port: int, group: int, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Forget the values of Entities first..end-1; gives their (slot, n)."""
-        pieces = self.pieces[port].get(group)
-        if pieces is None:
-            return
+        pieces = self.pieces[port].get(group, [])
         left: list[Piece] = []
-        for start, stop, slot in pieces:
+        begin = at = _first_piece(pieces, first)
+        while at < len(pieces) and pieces[at][0] < end:
+            start, stop, slot = pieces[at]
             low, high = max(start, first), min(stop, end)
-            if low >= high:
-                left.append((start, stop, slot))
-                continue
-            yield slot + low - start, high - low
-            if start < low:
-                left.append((start, low, slot))
-            if high < stop:
-                left.append((high, stop, slot + high - start))
-        if left:
-            self.pieces[port][group] = left
-        else:
-            del self.pieces[port][group]
+            if low < high:
+                yield slot + low - start, high - low
+                if start < low:
+                    left.append((start, low, slot))
+                if high < stop:
+                    left.append((high, stop, slot + high - start))
+            else:
+                left.append(pieces[at])
+            at += 1
+        pieces[begin:at] = left
+        if not pieces:
+            self.pieces[port].pop(group, None)
 
     def take_list(self, port: int, entity: int) -> Iterator[tuple[int, int]]:
         """Forget a stored list; gives its (slot, n)."""

@@ -291,6 +291,9 @@ def a_coalesce_does_not_wait(patch: pytest.MonkeyPatch) -> None:
 
 @defect
 def ordinals_follow_completion(patch: pytest.MonkeyPatch) -> None:
+    def place(self: Items, port: int, group: int, first: int, end: int, slot: int) -> None:
+        self.pieces[port].setdefault(group, []).append((first, end, slot))
+
     def stored(
         self: Items, port: int, group: int, first: int, end: int
     ) -> Iterator[tuple[int, int]]:
@@ -299,6 +302,7 @@ def ordinals_follow_completion(patch: pytest.MonkeyPatch) -> None:
             if low < high:
                 yield slot + low - start, high - low
 
+    patch.setattr(Items, "place", place)
     patch.setattr(Items, "stored", stored)
 
 

@@ -479,19 +479,6 @@ def judge(found: tuple[Option, ...]) -> Option:
     return ("D" if dropped else "P", None, gaps)
 
 
-def matches(expected: Value | None, actual: Value | None) -> bool:
-    """Whether an actual tree is one the expected tree allows (kept failures may differ)."""
-    if expected == actual:
-        return True
-    if expected is None or actual is None or expected[0] != actual[0]:
-        return False
-    if expected[0] == "K":
-        return actual[1] in expected[1]
-    if expected[0] == "v" or len(expected[1]) != len(actual[1]) or expected[2:] != actual[2:]:
-        return False
-    return all(map(matches, expected[1], actual[1]))
-
-
 def _project(option: Option, index: int) -> Option:
     return ("P", option[1][index], option[2]) if option[0] == "P" else option
 

@@ -278,6 +278,8 @@ class _Builder:
             for level in range(min(one.depth, (0, 1, 2, 3, 3)[pick % 5])):
                 port = F.reduce(port, **_policy(pick // 5 + level * (pick % 2)))
             found.append(port)
+        if ends[0] % 11 == 0:  # a Port may be returned twice, and one that is used, too
+            found += [self.known[ends[0] % len(self.known)].port, *found[:1]]
         return tuple(found) or (self.known[-1].port,)
 
 

@@ -20,7 +20,7 @@ from rayorch_prefect.model.events import (
 from rayorch_prefect.model.outcomes import Kind, Outcome
 from rayorch_prefect.model.parts import Part
 from rayorch_prefect.model.reports import AttemptFailed, OutputReport, RowFailure, RowsReport, Shape
-from rayorch_prefect.program import program, stage
+from rayorch_prefect.program import F, program, stage
 from rayorch_prefect.program.plan import CallOutputOp
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.items import total_slots
@@ -190,3 +190,13 @@ class Scene:
             for order in self.sent
             if stage in (None, self.plan.calls[order.call].stage)
         ]
+
+
+def pages_read(on_failure: str = "fail", **options: Any) -> Any:
+    """The source rows are lists of pages; Read reads each; the reduced list is the output."""
+
+    def pages(source: Any) -> Any:
+        read = named("Read", **options)(F.expand(source, domain="page"))
+        return F.reduce(read, on_failure=on_failure)
+
+    return pages

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from rayorch_prefect.model.events import (
     BatchReported,
@@ -28,53 +27,20 @@ from rayorch_prefect.model.events import (
     WorkerReady,
 )
 from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
-from rayorch_prefect.model.parts import Part
 from rayorch_prefect.model.reports import (
-    AttemptFailed,
-    ContractBreach,
-    OutputReport,
     Report,
-    RowFailure,
     RowsReport,
-    Shape,
 )
 from rayorch_prefect.program.plan import Call, Plan
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.grains import Phase
 from tests.scheduler import invariants
-from tests.scheduler.evaluator import Behaviour, Cause, Evaluator, Path, Value, failed_type, matches
+from tests.scheduler.evaluator import Behaviour, Cause, Evaluator, Path, failed_type
+from tests.scheduler.virtual_stages import Sent, Statistics, VirtualStages, matches
 
 MOST_EVENTS = 6000
 MOST_LOSSES = 8
 LATE_REPORTS = 6
-
-
-@dataclass
-class Sent:
-    """A batch at a virtual worker."""
-
-    order: DispatchBatch
-    paths: list[Path]
-
-
-@dataclass
-class Statistics:
-    """What a run has met."""
-
-    events: int = 0
-    losses: int = 0
-    failed_attempts: int = 0
-    typed: int = 0
-    late: int = 0
-    breaches: int = 0
-    parents: dict[str, int] = field(default_factory=dict[str, int])
-    gaps: int = 0
-    forgiven: int = 0
-    open: int = 0
-
-    def eventful(self) -> bool:
-        """Whether something did not go well: a loss, a retry or a typed failure."""
-        return bool(self.losses or self.failed_attempts or self.typed)
 
 
 class Simulation:
@@ -90,20 +56,19 @@ class Simulation:
         microbatches: tuple[int, ...] = (2,),
         breach: float = 0.0,
         know_children: bool = False,
-        scheduler: Callable[[Plan], Scheduler] = Scheduler,
     ) -> None:
         self.plan = plan
         self.expected = Evaluator(plan, does)
-        self.statistics = Statistics()
         self.log: list[tuple[Event, list[Instruction]]] = []
-        self.store: dict[int, Value | None] = {}
         self.parents: dict[tuple[int, int], ParentCompleted] = {}
-        self.broken: set[tuple[int, int]] = set()
         self.sent: dict[int, Sent] = {}
         self.stopped: StopRun | None = None
-        self.scheduler = scheduler(plan)
-        self._does = does
+        self.scheduler = Scheduler(plan)
         self._pick = random.Random(seed)
+        self._stages = VirtualStages(plan, does, self.expected, self._pick, breach)
+        self.statistics = self._stages.statistics
+        self._store = self._stages.store
+        self._broken = self._stages.broken
         self._chaos = chaos
         self._breach = breach
         self._know_children = know_children
@@ -120,10 +85,7 @@ class Simulation:
         self._late_in_all = 0
         self._started: set[int] = set()
         self._failed_starts = [0] * len(plan.pools)
-        self._charged: dict[tuple[int, Path], int] = {}
         self._tried: dict[tuple[int, Path], int] = {}
-        self._attempts_left: dict[tuple[int, Path], int] = {}
-        self._next_slot = 0
         self._next_worker = 0
 
     # -- the loop -----------------------------------------------------------------------------
@@ -199,7 +161,7 @@ class Simulation:
         while self._late:
             self._report_late()
         assert not self.scheduler.runs, "a microbatch is left"
-        assert not self.store, f"values are left: {self.store}"
+        assert not self._store, f"values are left: {self._store}"
         assert not self.sent
         for number, rows in self._rows.items():
             missing = [row for row in range(rows) if (number, row) not in self.parents]
@@ -216,8 +178,10 @@ class Simulation:
         number, rows = self._waiting.pop(0)
         self._rows[number] = rows
         paths: list[Path] = [(number, row) for row in range(rows)]
-        source = self._stored(0, self.plan.source_is_mask, paths, {})
-        self.tell(SourceAdmitted(number, rows, source))
+        invalid = dict(self._stages.invalid_rows(number, rows))
+        source = self._stages.stored(0, self.plan.source_is_mask, paths, invalid)
+        told = tuple((row, "a text") for row in sorted(invalid))
+        self.tell(SourceAdmitted(number, rows, source, told))
 
     def _become_ready(self, pool: int) -> None:
         self._starting.remove(pool)
@@ -231,7 +195,7 @@ class Simulation:
         if self._chaos and self._late_in_all < LATE_REPORTS and self._pick.random() < 0.1:
             self._late.append((batch, sent.order.worker, sent))
             self._late_in_all += 1
-        report = self._computed(sent, counts=True)
+        report = self._stages.computed(sent, counts=True)
         worker = sent.order.worker
         self._idle[worker] = self._busy.pop(worker)
         bars = list(self._bars(sent, report))
@@ -271,10 +235,12 @@ class Simulation:
 
     def _report_late(self) -> None:
         batch, worker, sent = self._late.pop(self._pick.randrange(len(self._late)))
-        before = set(self.store)
+        before = set(self._store)
         self.statistics.late += 1
-        self._expect_nothing(BatchReported(batch, worker, self._computed(sent, counts=False)))
-        assert set(self.store) == before, "values of a late report are kept"
+        self._expect_nothing(
+            BatchReported(batch, worker, self._stages.computed(sent, counts=False))
+        )
+        assert set(self._store) == before, "values of a late report are kept"
 
     def _expect_nothing(self, event: Event) -> None:
         """The event comes too late: nothing may follow but the release of what it brought."""
@@ -320,7 +286,7 @@ class Simulation:
         self._lost(worker, pool, started=True)
         charge = self._pick.random() < 0.7
         if sent.order.rows == 1:
-            charge = charge and self._may_charge(sent)
+            charge = charge and self._stages.may_charge(sent)
         if self._late_in_all < LATE_REPORTS and self._pick.random() < 0.5:
             self._late.append((batch, worker, sent))
             self._late_in_all += 1
@@ -328,125 +294,11 @@ class Simulation:
         kind = failed_type(Kind.ATTEMPTS_EXHAUSTED, sent.order.call)
         self.tell(WorkerLost(worker, pool, kind, "in a batch", charge=charge))
 
-    def _may_charge(self, sent: Sent) -> bool:
-        """Whether the one Grain of the batch can bear a charge, its own failures to come."""
-        key = (sent.order.call, sent.paths[0])
-        budget = self._budget(sent.order.call)
-        to_come = self._attempts_to_come(*key)
-        spent = self._charged.get(key, 0) + 1
-        deed = self._does.deed(*key)
-        if deed.attempts < budget and spent + to_come >= budget:
-            return False
-        self._charged[key] = spent
-        return True
-
     def _lost(self, worker: int, pool: int, *, started: bool) -> None:
         self.statistics.losses += 1
         self._gone.append((worker, pool))
         if not started:
             self._failed_starts[pool] += 1
-
-    # -- what a worker does -------------------------------------------------------------------
-
-    def _budget(self, call: int) -> int:
-        return self.plan.pools[self.plan.calls[call].pool].retry_budget
-
-    def _attempts_to_come(self, call: int, path: Path) -> int:
-        key = (call, path)
-        return self._attempts_left.setdefault(key, self._does.deed(call, path).attempts)
-
-    def _computed(self, sent: Sent, *, counts: bool) -> Report:
-        """What the stage gives; `counts`: an attempt that fails is used up."""
-        call = self.plan.calls[sent.order.call]
-        if self._breach and counts and self._pick.random() < self._breach:
-            return self._breached(call, sent)
-        fails = any(self._attempts_to_come(call.id, path) for path in sent.paths)
-        if fails and not self.plan.pools[call.pool].rowwise:
-            if counts:
-                self.statistics.failed_attempts += 1
-                if len(sent.paths) == 1:
-                    self._use_up(call.id, sent.paths[0])
-            return AttemptFailed(failed_type(Kind.ATTEMPTS_EXHAUSTED, call.id), "boom")
-        return self._rows_report(call, sent, self._row_failures(call, sent, counts))
-
-    def _use_up(self, call: int, path: Path) -> None:
-        self._attempts_left[call, path] -= 1
-        self._charged[call, path] = self._charged.get((call, path), 0) + 1
-
-    def _row_failures(self, call: Call, sent: Sent, counts: bool) -> dict[int, RowFailure]:
-        found: dict[int, RowFailure] = {}
-        for row, path in enumerate(sent.paths):
-            deed = self._does.deed(call.id, path)
-            if self._attempts_to_come(call.id, path):
-                found[row] = RowFailure(None, failed_type(Kind.ATTEMPTS_EXHAUSTED, call.id), "boom")
-                if counts:
-                    self.statistics.failed_attempts += 1
-                    self._use_up(call.id, path)
-            elif deed.kind is not None:
-                found[row] = RowFailure(deed.kind, failed_type(deed.kind, call.id), "typed")
-                self.statistics.typed += counts
-        return found
-
-    def _rows_report(self, call: Call, sent: Sent, failures: dict[int, RowFailure]) -> RowsReport:
-        outputs = tuple(
-            self._stored(port, is_mask, sent.paths, failures)
-            for port, is_mask in zip(call.outputs, call.masks, strict=True)
-        )
-        return RowsReport(len(sent.paths), outputs, failures)
-
-    def _stored(
-        self, port: int, is_mask: bool, paths: list[Path], failures: dict[int, RowFailure]
-    ) -> OutputReport:
-        first = self._next_slot
-        depth = self.expected.list_depth(port)
-        shapes: list[Shape] = []
-        mask = bytearray()
-        for row, path in enumerate(paths):
-            if row in failures:
-                shapes.append(0 if depth == 1 else ())
-                if not depth:
-                    self._put(None, mask)
-                continue
-            value = self.expected.made(port, path)
-            shapes.append(_shape(value, depth))
-            for leaf in _leaves(value, depth):
-                self._put(leaf, mask)
-        slots = self._next_slot - first
-        return OutputReport(
-            first, slots, tuple(shapes) if depth else None, bytes(mask) if is_mask else None
-        )
-
-    def _put(self, value: Value | None, mask: bytearray) -> None:
-        self.store[self._next_slot] = value
-        self._next_slot += 1
-        mask.append(int(value is not None and value[4]))
-
-    def _breached(self, call: Call, sent: Sent) -> Report:
-        """A report that does not fit the Plan, one way or another."""
-        self.statistics.breaches += 1
-        self.broken.update((path[0], path[1]) for path in sent.paths)
-        report = self._rows_report(call, sent, {})
-        rows, (first, *others) = report.rows, report.outputs
-        choice = self._pick.randrange(6)
-        if choice == 1:
-            return RowsReport(rows + 1, report.outputs)
-        if choice == 2:
-            return RowsReport(rows, (*report.outputs, OutputReport(0, 0)))
-        if choice == 3:
-            failure = RowFailure(Kind.RECORD_FAILURE, "beyond", "the batch")
-            return RowsReport(rows, report.outputs, {rows: failure})
-        if choice == 4 and first.mask is not None:
-            bare = OutputReport(first.first_slot, first.slots, first.shapes)
-            return RowsReport(rows, (bare, *others))
-        if choice == 5:
-            wrong = None if first.shapes is not None else (0,) * rows
-            odd = OutputReport(first.first_slot, first.slots, wrong, first.mask)
-            if wrong is not None or first.slots != rows:
-                return RowsReport(rows, (odd, *others))
-        for output in report.outputs:
-            for slot in range(output.first_slot, output.first_slot + output.slots):
-                del self.store[slot]
-        return ContractBreach("a list", "an int")
 
     # -- instructions -------------------------------------------------------------------------
 
@@ -460,10 +312,7 @@ class Simulation:
                 case ParentCompleted():
                     self._complete(one)
                 case ReleaseValues(slot, n):
-                    assert n > 0
-                    for at in range(slot, slot + n):
-                        assert at in self.store, f"slot {at} is released but not there"
-                        del self.store[at]
+                    self._stages.release(slot, n)
                 case MicrobatchClosed(number):
                     assert number not in self._closed
                     self._closed.add(number)
@@ -510,41 +359,14 @@ class Simulation:
     def _check_inputs(self, call: Call, order: DispatchBatch, paths: list[Path]) -> None:
         assert len(order.inputs) == len(call.inputs)
         for port, parts in zip(call.inputs, order.inputs, strict=True):
-            rows = [row for part in parts for row in self._rows_of(part)]
+            rows = [row for part in parts for row in self._stages.rows_of(part)]
             assert len(rows) == len(paths), f"{len(rows)} values for {len(paths)} rows"
             for row, path in zip(rows, paths, strict=True):
                 options = self.expected.item(port, path)
-                if ("O",) in options or (path[0], path[1]) in self.broken:
+                if ("O",) in options or (path[0], path[1]) in self._broken:
                     continue
                 fits = any(option[0] == "P" and matches(option[1], row) for option in options)
                 assert fits, f"input {port} at {path}: {row} is not in {options}"
-
-    def _rows_of(self, part: Part) -> list[Value]:
-        match part:
-            case ("R", slot, n):
-                found: list[Value] = []
-                for at in range(slot, slot + n):
-                    assert at in self.store, f"slot {at} is read but not there"
-                    value = self.store[at]
-                    assert value is not None, "the value of a failed row is read"
-                    found.append(value)
-                return found
-            case ("L", parts):
-                return [("L", self._all_rows(parts))]
-            case ("M", parts, ordinals, missing):
-                rows = self._all_rows(parts)
-                ordinals = tuple(range(len(rows))) if ordinals is None else ordinals
-                return [("M", rows, ordinals, missing)]
-            case ("X", inner, n):
-                (row,) = self._rows_of(inner)
-                return [row] * n
-            case ("F", failure):
-                return [("K", (failure.kind, failure.path))]
-            case _:
-                raise AssertionError(f"what is {part}?")
-
-    def _all_rows(self, parts: tuple[Part, ...]) -> tuple[Value, ...]:
-        return tuple(row for part in parts for row in self._rows_of(part))
 
     # -- parents ------------------------------------------------------------------------------
 
@@ -555,7 +377,7 @@ class Simulation:
         self._unreleased.append(key)
         counts = self.statistics.parents
         counts[told.outcome.value] = counts.get(told.outcome.value, 0) + 1
-        if key in self.broken:
+        if key in self._broken:
             assert told.outcome.value == "FAILED", "a broken contract is not tolerated"
             assert told.cause is not None
             assert told.cause.kind is Kind.CONTRACT_ERROR
@@ -589,7 +411,7 @@ class Simulation:
 
     def _check_values(self, told: ParentCompleted) -> None:
         """The outputs are there, now and until the rows are released."""
-        rows = [self._all_rows(parts) for parts in told.outputs]
+        rows = [self._stages.all_rows(parts) for parts in told.outputs]
         if told.outcome.value != "COMPLETED":
             assert not rows, "nothing of a parent that is not COMPLETED is shown"
             return
@@ -611,20 +433,6 @@ class Simulation:
                 total += n
                 total += sum(self._descendants(child.id, (*path, i)) for i in range(n))
         return total
-
-
-def _shape(value: Value, depth: int) -> Shape:
-    if depth == 1:
-        return len(value[1])
-    return tuple(_shape(one, depth - 1) for one in value[1]) if depth else 0
-
-
-def _leaves(value: Value, depth: int) -> Iterator[Value]:
-    if not depth:
-        yield value
-        return
-    for one in value[1]:
-        yield from _leaves(one, depth - 1)
 
 
 def _check_cuts(order: DispatchBatch, paths: list[Path]) -> None:

@@ -6,14 +6,17 @@ driver's process. Belongs to the Engine's thread.
 
 from __future__ import annotations
 
+import pickle
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayActorError
 
 from rayorch_prefect.errors import EngineClosed
 from rayorch_prefect.execution.parent import Payload
@@ -29,11 +32,24 @@ class ApplierActor:
         import_from(path)
 
     def apply(
-        self, function: Callable[..., Any], payload: Payload | None, args: tuple[Any, ...]
-    ) -> Any:
-        """`function(value, *args)`; the value is None where there is no payload."""
-        value = None if payload is None else payload.value(fetch)
-        return function(value, *args)
+        self, function: Callable[..., Any], payload: Payload, args: tuple[Any, ...]
+    ) -> tuple[Any, Exception | None]:
+        """What `function(value, *args)` returns, or raises."""
+        try:
+            return function(payload.value(fetch), *args), None
+        except Exception as error:
+            return None, sendable(error)
+
+
+def sendable(error: Exception) -> Exception:
+    """The error with its traceback as a note; one that cannot be pickled as a RuntimeError."""
+    where = "".join(traceback.format_exception(error))
+    try:
+        found: Exception = pickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        found = RuntimeError(f"{type(error).__name__}: {error}")
+    found.add_note(where)
+    return found
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +57,7 @@ class Application:
     """One function to apply, and who waits for it."""
 
     function: Callable[..., Any]
-    payload: Payload | None
+    payload: Payload
     args: tuple[Any, ...]
     future: Future[Any]
     tries: int = 0
@@ -105,20 +121,15 @@ class Appliers:
 
     def _ended(self, actor: Any, application: Application, future: Future[Any]) -> None:
         self._running.remove(application)
-        error = future.exception()
-        if error is None or isinstance(error, RayTaskError):
-            self._idle.append(actor)
-        else:
+        died = future.exception()
+        if isinstance(died, RayActorError):
             self._actors.remove(actor)
-        if error is None:
-            application.future.set_result(future.result())
-        elif isinstance(error, RayTaskError):
-            cause: BaseException = error.as_instanceof_cause()  # type: ignore[no-untyped-call]
-            application.future.set_exception(cause)
-        elif application.tries < TRIES:
+        else:
+            self._idle.append(actor)
+        if isinstance(died, RayActorError) and application.tries < TRIES:
             self._waiting.appendleft(application)
         else:
-            application.future.set_exception(error)
+            _settle(application.future, future)
         self._send()
 
     def close(self) -> None:
@@ -133,3 +144,15 @@ class Appliers:
             ray.kill(actor)
         self._actors.clear()
         self._idle.clear()
+
+
+def _settle(waiting: Future[Any], answered: Future[Any]) -> None:
+    error = answered.exception()
+    if error is None:
+        result, error = answered.result()
+    else:
+        result = None  # the actor died once too often, or what came back could not be pickled
+    if error is None:
+        waiting.set_result(result)
+    else:
+        waiting.set_exception(error)

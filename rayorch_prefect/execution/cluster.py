@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from rayorch_prefect.errors import ClusterError, DoesNotFit, UsageError
 from rayorch_prefect.program.plan import Plan, Pool
 
 CLIENT_SCHEME = "ray://"
+ANSWER_S = 10.0
 
 
 def connect(address: str | None) -> bool:
@@ -33,12 +35,27 @@ def connect(address: str | None) -> bool:
         )
     if ray.is_initialized():
         return False
+    _require_answer(target)
     with own_sigterm():
         try:
             ray.init(address=target, **_local_options(target))
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ClusterError(f"no Ray cluster at {target or 'this machine'}: {error}") from error
     return True
+
+
+def _require_answer(target: str | None) -> None:
+    """Ray itself tries for minutes, and says so only in its own log."""
+    host, _, port = (target or "").rpartition(":")
+    if not host or not port.isdecimal():
+        return  # "auto", "local" or none: no address of a cluster
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {target}: {error}; see `ray status` on its head node, and "
+            "give the address of its GCS (host:6379)"
+        ) from error
 
 
 def _local_options(target: str | None) -> dict[str, Any]:

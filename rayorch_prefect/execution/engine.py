@@ -219,13 +219,9 @@ class Engine:
 
         Raises ParentNotCompleted if the parent has no value, EngineClosed outside of `with`.
         """
-        return self.call(function, *args, _payload=parent.require_payload())
-
-    def call(self, function: Callable[..., Any], *args: Any, _payload: Any = None) -> Future[Any]:
-        """As `apply`, with no parent's value where none is given."""
         future: Future[Any] = Future()
         appliers = self._appliers
-        application = Application(function, _payload, args, future)
+        application = Application(function, parent.require_payload(), args, future)
         if appliers is None or not self._later(appliers.apply, application):
             raise EngineClosed("the Engine is not running")
         return future

@@ -131,7 +131,7 @@ ALONE = """
     try:
         Engine(pids, address="127.0.0.1:1").__enter__()
     except ClusterError as error:
-        print("refused:", "127.0.0.1:1" in str(error), flush=True)
+        print("refused:", "no Ray cluster answers at 127.0.0.1:1" in str(error), flush=True)
     print("gone:", not os.path.exists(f"/proc/{pid}"), flush=True)
 """
 

@@ -72,8 +72,9 @@ def probe(location: S3Location, timeout: float = 10.0) -> StoreFeatures:
     s3_client()  # so that errors can name the endpoint
     client = new_client(min(timeout, CONNECT_TIMEOUT), timeout, _ATTEMPTS)
     bench = _Bench(client, state_location(location, "probe", uuid.uuid4().hex))
+    bench.write_plain()
     try:
-        bench.check_plain_object()
+        bench.check_plain()
         features = StoreFeatures(
             endpoint=without_secrets(client.meta.endpoint_url),
             conditional_create=bench.sees_conditional_create(),
@@ -98,11 +99,14 @@ class _Bench:
     client: S3Client
     folder: S3Location
 
-    def check_plain_object(self) -> None:
+    def write_plain(self) -> None:
         uri = self._uri("plain")
         with explained("write", uri):
             written = self.client.put_object(**self._at("plain"), Body=_CONTENT, Metadata=_METADATA)
         etag_of(written, "write", uri)
+
+    def check_plain(self) -> None:
+        uri = self._uri("plain")
         with explained("read", uri):
             answer = self.client.get_object(**self._at("plain"))
             with closing(answer["Body"]) as body:

@@ -6,6 +6,7 @@ import pytest
 
 from rayorch_prefect.errors import StoreError
 from rayorch_prefect.storage import S3Location, StoreFeatures, list_sources, probe
+from tests.storage.conftest import Door
 from tests.stores import Store
 
 if TYPE_CHECKING:
@@ -61,6 +62,19 @@ def test_a_missing_bucket_is_told(s3: S3Client, s3_store: Store) -> None:
     wanted = rf"write s3://no-such-bucket/out/_rayorch/probe/.*NoSuchBucket.*{s3_store.endpoint}"
     with pytest.raises(StoreError, match=wanted):
         probe(S3Location("no-such-bucket", "out/"))
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [("PUT", "write"), ("GET", "read"), ("DELETE", "remove")]
+)
+def test_what_a_store_must_do_and_refuses_is_told(
+    outgoing: S3Location, door: Door, method: str, said: str
+) -> None:
+    probe(outgoing)
+    door.refused.add(method)
+    wanted = rf"{said} {outgoing}_rayorch/probe/.*AccessDenied.*s3:DeleteObject on this place"
+    with pytest.raises(StoreError, match=wanted):
+        probe(outgoing)
 
 
 @pytest.mark.parametrize("s3_store", ["rclone"], indirect=True)

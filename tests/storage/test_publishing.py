@@ -12,7 +12,7 @@ import pytest
 from rayorch_prefect.errors import ProgramError, StoreError
 from rayorch_prefect.storage import S3Location, encode, list_sources, publish
 from rayorch_prefect.storage import objects as objects_module
-from tests.storage.conftest import Serve
+from tests.storage.conftest import Door, Serve
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -156,6 +156,14 @@ def test_an_upload_that_is_cut_is_seen(odd_server: Serve) -> None:
     odd_server(_Lossy)
     with pytest.raises(StoreError, match=r"in/a.txt has 2 bytes after 4 were written"):
         publish("four", S3Location("bucket", "out/"), "in/a")
+
+
+def test_an_upload_that_may_not_be_looked_at_is_not_taken_for_done(
+    outgoing: S3Location, door: Door
+) -> None:
+    door.refused.add("HEAD")
+    with pytest.raises(StoreError, match=r"write .*in/a.txt: 403 Forbidden; the credentials may"):
+        publish("four", outgoing, "in/a")
 
 
 @pytest.mark.parametrize("s3_store", ["rclone"], indirect=True)

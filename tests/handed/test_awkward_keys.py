@@ -23,7 +23,7 @@ KEYS = (
 )
 
 
-@pytest.mark.parametrize("microbatch_size", [64, 1])
+@pytest.mark.parametrize("microbatch_size", [64, 4])
 async def test_awkward_keys(bucket: Bucket, run_night: RunNight, microbatch_size: int) -> None:
     for n, key in enumerate(KEYS):
         bucket.put(key, json.dumps({"n": n}).encode())

@@ -8,7 +8,7 @@ their cost is a piece's and not a Grain's. Pieces of a group are kept sorted and
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rayorch_prefect.model.outcomes import Failure, Outcome
@@ -68,7 +68,10 @@ class Items:
         self.pieces: list[dict[int, list[Piece]]] = [{} for _ in range(ports)]
         self.lists: list[dict[int, ListItem]] = [{} for _ in range(ports)]
         self.mask: dict[int, bytearray] = {}
+        # Of a reduce (a join's number) at a parent: ordinals left out, and who belongs: a range
+        # where all members do.
         self.gaps: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.members: dict[tuple[int, int], Sequence[int]] = {}
 
     # -- values -----------------------------------------------------------------------------
 

@@ -226,6 +226,8 @@ class FixedPoint:
             self._items.all_present(source, first, end) for source in join.sources
         ):
             outcome, cause = self._reduce_failed(join, parent, first, end)
+        if join.on_failure is not None and outcome == Outcome.PRESENT:
+            self._items.members[join.id, parent] = self._values.find_members(join, parent)
         for result in join.results:
             self.settle_one(result, parent, outcome, cause)
 
@@ -246,7 +248,7 @@ class FixedPoint:
             return as_fail
         if join.on_failure is OnFailure.KEEP:
             return Outcome.PRESENT, None
-        left = len(self._values.members(join, parent))
+        left = len(self._values.find_members(join, parent))
         if not left:
             return as_fail
         if _too_many(join.max_missing, len(failed), left):

@@ -7,6 +7,8 @@ tables of one microbatch and change nothing; they hold only for PRESENT Items.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rayorch_prefect.errors import InternalError
 from rayorch_prefect.model.members import KeptFailure
 from rayorch_prefect.model.outcomes import Outcome
@@ -109,13 +111,14 @@ class Values:
 
     def _reduced(self, join: Join, index: int, entity: int) -> Part:
         source = join.sources[index]
+        members = self.members(join, entity)
         first, end = self._mb.lineage.members(join.child, entity)
-        if all(self._mb.items.all_present(one, first, end) for one in join.sources):
+        if isinstance(members, range):
             return member_list(self.parts(source, first, end), None, ())
         missing = self._mb.items.gaps.get((join.id, entity), ())
         inner: list[Part] = []
         ordinals: list[int] = []
-        for member in self.members(join, entity):
+        for member in members:
             ordinals.append(member - first)
             if self.member_failed(join, member):
                 inner.append(kept(self._kept_failure(join, member)))
@@ -136,10 +139,17 @@ class Values:
         """Settling rule 5: a member is failed if any of its Ports is."""
         return any(self._outcome(port, member) >= Outcome.FAILED for port in join.sources)
 
-    def members(self, join: Join, entity: int) -> list[int]:
-        """The members in a reduced list: not the DROPPED, the failed only if it keeps them."""
+    def members(self, join: Join, entity: int) -> Sequence[int]:
+        """The members in a reduced list, as they were found when it was made."""
+        return self._mb.items.members[join.id, entity]
+
+    def find_members(self, join: Join, entity: int) -> Sequence[int]:
+        """The terminal members that belong: not the DROPPED, the failed only if it keeps them."""
+        every = range(*self._mb.lineage.members(join.child, entity))
+        if self._all_present(join, every):
+            return every
         found: list[int] = []
-        for member in range(*self._mb.lineage.members(join.child, entity)):
+        for member in every:
             outcomes = [self._outcome(port, member) for port in join.sources]
             failed = max(outcomes) >= Outcome.FAILED
             if (failed and join.on_failure is OnFailure.KEEP) or (
@@ -147,6 +157,10 @@ class Values:
             ):
                 found.append(member)
         return found
+
+    def _all_present(self, join: Join, members: range) -> bool:
+        present = self._mb.items.all_present
+        return all(present(port, members.start, members.stop) for port in join.sources)
 
     # -- lists and elements ----------------------------------------------------------------------
 
@@ -168,8 +182,11 @@ class Values:
                 return self._items_of(self._mb.items.lists[port][entity], low, high)
             case ReduceOp(reduce=number, index=index):
                 join = self._wiring.joins[number]
+                chosen = self.members(join, entity)[low:high]
+                if isinstance(chosen, range):
+                    return self.parts(join.sources[index], chosen.start, chosen.stop)
                 found: list[Part] = []
-                for member in self.members(join, entity)[low:high]:
+                for member in chosen:
                     extend(found, self.parts(join.sources[index], member, member + 1))
                 return found
             case ExpandOp():

@@ -213,7 +213,7 @@ def dropped_members_belong(patch: pytest.MonkeyPatch) -> None:
         every = range(*self._mb.lineage.members(join.child, entity))
         return [one for one in every if keep or not self.member_failed(join, one)]
 
-    patch.setattr(Values, "members", members)
+    patch.setattr(Values, "find_members", members)
 
 
 @defect

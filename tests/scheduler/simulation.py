@@ -256,9 +256,18 @@ class Simulation:
             self._unreleased.remove((number, row))
             self._check_values(self.parents[number, row])
         told = self.tell(RowsReleased(number, tuple(rows)))
+        self._check_let_go(number, rows)
         for one in told:
             if isinstance(one, MicrobatchClosed):
                 assert one.microbatch == number
+
+    def _check_let_go(self, number: int, rows: list[int]) -> None:
+        """What a released parent had goes at once, if no Grain of it is left to end."""
+        run = self.scheduler.runs.get(number)
+        if run and all(phase.count(Phase.ENDED) == len(phase) for phase in run.mb.grains.phase):
+            ours = {(number, row) for row in rows}
+            left = [leaf for leaf in self._store.values() if leaf and leaf[2][:2] in ours]
+            assert not left, f"values of a released parent are left: {left}"
 
     def _abandon(self) -> None:
         number = self._pick.choice(sorted(self.scheduler.runs))

@@ -319,5 +319,6 @@ def _too_many(limit: int | float | None, failed: int, left: int) -> bool:
     if limit is None:
         return False
     if isinstance(limit, float):
-        return failed > limit * (failed + left)
+        # Divided, as 29 of 100 is the float 0.29, but 0.29 * 100 is less than 29.
+        return failed / (failed + left) > limit
     return failed > limit

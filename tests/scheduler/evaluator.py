@@ -358,8 +358,8 @@ class Evaluator:
         depth, left, failed = len(path) - 2, len(state.rows), state.failed
         if reduce.on_failure is OnFailure.SKIP and failed:
             limit = reduce.max_missing
-            allowed = limit * (left + failed) if isinstance(limit, float) else limit
-            too_many = allowed is not None and failed > allowed
+            found = failed / (left + failed) if isinstance(limit, float) else failed
+            too_many = limit is not None and found > limit
             if not left or too_many:
                 for scope, cause in state.first:
                     shown = cause._replace(type=TOO_MANY_GAPS) if left else cause

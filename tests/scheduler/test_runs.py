@@ -14,6 +14,7 @@ from rayorch_prefect.model.events import (
     MicrobatchClosed,
     RowsReleased,
     SourceAdmitted,
+    StopRun,
     WorkerLost,
     WorkerReady,
 )
@@ -42,6 +43,30 @@ def test_a_source_row_that_does_not_fit_leaves_nothing_behind() -> None:
     scene.tell(SourceAdmitted(0, 2, source, ((1, "a text"),)))
     assert scene.outcome(1) == "FAILED"
     assert scene.released == {1}
+
+
+# -- workers ------------------------------------------------------------------------------------
+
+
+def test_f3_three_workers_in_a_row_that_die_before_their_first_start_end_the_run() -> None:
+    scene = Scene(pages_read(), workers=False)
+    scene.tell(WorkerLost(1, 0, "RayActorError", "no such module"))
+    scene.tell(WorkerReady(2, 0))
+    scene.tell(WorkerLost(2, 0, "RayActorError", "no such module"))
+    (stop,) = scene.tell(WorkerLost(3, 0, "RayActorError", "no such module"))
+    assert stop == StopRun(0, "Read", "no such module")
+    assert scene.tell(WorkerReady(4, 0)) == []
+
+
+def test_f3_a_start_ends_the_row_of_failed_starts() -> None:
+    scene = Scene(pages_read(replicas=2), workers=False)
+    scene.admit(1, [1])
+    scene.tell(WorkerLost(1, 0, "RayActorError", ""))
+    scene.tell(WorkerLost(2, 0, "RayActorError", ""))
+    scene.tell(WorkerReady(3, 0))
+    assert scene.ranges() == [((0, 1),)]
+    scene.tell(WorkerLost(4, 0, "RayActorError", ""))
+    assert scene.scheduler.stopped is None
 
 
 # -- several microbatches ------------------------------------------------------------------------

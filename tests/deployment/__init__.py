@@ -1,0 +1,1 @@
+"""Deployments on a real server, run by a real worker."""

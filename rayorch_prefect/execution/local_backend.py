@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from rayorch_prefect.execution.messages import BatchMessage
 from rayorch_prefect.execution.specs import contracts, stage_spec
 from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, short
 from rayorch_prefect.program.plan import Plan
+
+logger = logging.getLogger(__name__)
 
 
 class _Held:
@@ -90,15 +93,22 @@ class LocalBackend:
         return BatchReply(worker, batch, reply, _held(returns))
 
     def _lose(self, worker: int) -> BackendMessage:
-        pool, runner = self._workers.pop(worker)
-        runner.close()
+        pool, _ = self._workers[worker]
+        self._end(worker)
         return WorkerIsLost(worker, pool, "WorkerDied", "lost by the schedule")
 
     def close(self) -> None:
         """Let every stage put away what it holds."""
-        while self._workers:
-            _, (_, runner) = self._workers.popitem()
+        for worker in list(self._workers):
+            self._end(worker)
+
+    def _end(self, worker: int) -> None:
+        pool, runner = self._workers.pop(worker)
+        try:
             runner.close()
+        except Exception as error:
+            stage = self._plan.pools[pool].stage
+            logger.warning("stage %s: close() of a worker raised: %s", stage, error)
 
 
 def _held(returns: LargeReturns) -> list[_Held]:

@@ -73,13 +73,22 @@ class StageRunner:
         self._spec = spec
         target = spec.target.resolve()
         built: Any = target(*spec.args, **spec.kwargs) if inspect.isclass(target) else target
-        self._call = _synchronous(built)
+        self._loop = asyncio.new_event_loop() if _is_async(built) else None
+        self._call: Callable[..., Any] = built if self._loop is None else self._awaited(built)
         self._close = getattr(built, "close", None) if inspect.isclass(target) else None
 
     def close(self) -> None:
-        """Let the stage put away what it holds."""
+        """Let the stage put away what it holds; raises whatever its `close` raises."""
+        if self._loop is not None:
+            self._loop.close()
         if self._close is not None:
             self._close()
+
+    def _awaited(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """An async stage runs its rows one at a time on a loop of the worker's own."""
+        loop = self._loop
+        assert loop is not None
+        return lambda *row: loop.run_until_complete(call(*row))
 
     def run(
         self, contract: CallContract, rows: int, columns: Sequence[list[Any]]
@@ -140,13 +149,9 @@ class _Attempt(Exception):
         self.failed = AttemptFailed(type(error).__name__, short(error))
 
 
-def _synchronous(call: Callable[..., Any]) -> Callable[..., Any]:
-    """An async stage runs its rows one at a time on a loop of the worker's own."""
+def _is_async(call: Callable[..., Any]) -> bool:
     method = getattr(call, "__call__", call)  # noqa: B004
-    if not inspect.iscoroutinefunction(call) and not inspect.iscoroutinefunction(method):
-        return call
-    loop = asyncio.new_event_loop()
-    return lambda *row: loop.run_until_complete(call(*row))
+    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(method)
 
 
 def _list_of(returned: Any, rows: int) -> list[Any]:

@@ -98,7 +98,7 @@ def test_an_initialised_ray_is_left_running(cluster: str) -> None:
 
 
 ALONE = """
-    import os, signal, sys, threading
+    import os, signal, time
     import ray
     from rayorch_prefect import Engine, program, stage
     from rayorch_prefect.errors import ClusterError
@@ -132,7 +132,17 @@ ALONE = """
         Engine(pids, address="127.0.0.1:1").__enter__()
     except ClusterError as error:
         print("refused:", "no Ray cluster answers at 127.0.0.1:1" in str(error), flush=True)
-    print("gone:", not os.path.exists(f"/proc/{pid}"), flush=True)
+    def gone():
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+        except OSError:
+            return True
+
+    end = time.monotonic() + 30
+    while not gone() and time.monotonic() < end:
+        time.sleep(0.1)
+    print("gone:", gone(), flush=True)
 """
 
 

@@ -12,6 +12,7 @@ import ray
 from rayorch_prefect import Engine, F, Parent, ParentOutcome, program, run_local, stage
 from rayorch_prefect.execution.codec import LARGE_CHUNK
 from rayorch_prefect.execution.messages import ChunkAddress
+from rayorch_prefect.testing import by_index
 from tests.execution.conftest import eventually
 from tests.execution.programs import ROWS, everything, expected, shown
 
@@ -32,7 +33,9 @@ def test_every_operation_in_process(batch_size: int) -> None:
     assert outputs_by_row(run_local(made, ROWS)) == wanted
     for seed in range(8):
         lost = 0.2 if seed % 2 else 0.0
-        assert outputs_by_row(run_local(made, ROWS, seed=seed, losses=lost)) == wanted
+        parents = by_index(made, ROWS, seed=seed, losses=lost)
+        assert [parent.index for parent in parents] == list(range(len(ROWS)))
+        assert outputs_by_row(parents) == wanted
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64])

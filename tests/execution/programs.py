@@ -7,14 +7,17 @@ from typing import Any
 from rayorch_prefect import F, KeptFailure, Program, RecordFailure, program, stage
 
 
-class Pages:
-    def __call__(self, sources: list[dict[str, Any]]) -> list[list[tuple[str, int]]]:
-        return [[(source["id"], i) for i in range(source["n"])] for source in sources]
+class Split:
+    """Serves two Calls: sources to pages, and pages to regions."""
 
+    def __call__(self, rows: list[Any]) -> list[list[Any]]:
+        return [self.pages(row) if isinstance(row, dict) else self.regions(row) for row in rows]
 
-class Regions:
-    def __call__(self, pages: list[tuple[str, int]]) -> list[list[tuple[str, int, int]]]:
-        return [[(*page, j) for j in range(page[1] % 3)] for page in pages]
+    def pages(self, source: dict[str, Any]) -> list[Any]:
+        return [(source["id"], i) for i in range(source["n"])]
+
+    def regions(self, page: tuple[str, int]) -> list[Any]:
+        return [(*page, j) for j in range(page[1] % 3)]
 
 
 class Tag:
@@ -59,8 +62,9 @@ def everything(batch_size: int) -> Program:
 
     @program
     def everything(source: Any) -> Any:
-        pages = F.expand(stage(Pages, **options)()(source), domain="page")
-        regions = F.expand(stage(Regions, **options)()(pages), domain="region")
+        split = stage(Split, **options)()
+        pages = F.expand(split(source), domain="page")
+        regions = F.expand(split(pages), domain="region")
         whose = F.broadcast(source, like=regions)
         tagged = stage(Tag, **options, replicas=2)()(regions, whose)
         is_odd = stage(odd, **options)(pages)

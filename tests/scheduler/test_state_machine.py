@@ -17,13 +17,20 @@ and to leave nothing behind:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
 from rayorch_prefect.program import Plan
-from tests.scheduler.recipes import Recipe, SeededBehaviour, build, recipes
+from tests.scheduler.recipes import (
+    Recipe,
+    SeededBehaviour,
+    Weights,
+    build,
+    numbered_recipe,
+    recipes,
+)
 from tests.scheduler.simulation import Simulation
 from tests.scheduler.virtual_stages import Statistics
 
@@ -116,3 +123,19 @@ def test_a_broken_contract_fails_the_parents_of_its_batch_and_nobody_else(shard:
     example()
     assert sum(one.breaches > 0 for one in met) >= len(met) * 0.25
     assert sum(one.parents.get("COMPLETED", 0) for one in met if one.breaches) >= len(met) * 0.1
+
+
+def test_wide_parents_too() -> None:
+    """Ranges of many Entities are handled by slices, small ones seldom are."""
+    gaps = 0
+    for number in range(20):
+        recipe = numbered_recipe(70_000 + number)
+        fewer = {
+            name: getattr(recipe.weights, name) // 4
+            for name in ("record", "group", "flaky", "exhausted")
+        }
+        weights = Weights(**fewer, most_children=7)
+        plan = build(replace(recipe, weights=weights))
+        if plan is not None:
+            gaps += simulate(plan, replace(recipe, weights=weights, microbatches=(4, 3))).gaps
+    assert gaps

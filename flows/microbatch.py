@@ -24,10 +24,10 @@ async def microbatch(night: str, index: int, count: int, first: str, last: str) 
     """Run slice `index` of the night that runs in this process under the id `night`.
 
     `count`, `first` and `last` (source keys) are for people who look at the run. One upload task
-    run starts for each parent the moment it is whole, and all are waited for.
+    run starts for each parent, or group of them, the moment it is whole, and all are waited for.
     """
     batch = find_night(night).microbatches[index]
-    await batch.run(lambda ordinal, key: upload.submit(night, index, ordinal, key))
+    await batch.run(lambda ordinals, keys: upload.submit(night, index, ordinals, keys))
     await write_part(night, index)
     await batch.publish_table()
     return batch.state()

@@ -11,6 +11,7 @@ from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import open_night
 from rayorch_prefect.binding.progress import logged_progress
 from rayorch_prefect.binding.registry import opened
+from rayorch_prefect.binding.selection import NoSources
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.flows.microbatch import run_microbatch
 from rayorch_prefect.program import Program
@@ -28,6 +29,12 @@ async def run_night(
     retry_failed: bool = False,
     upload_workers: int = 4,
     ray_address: str | None = None,
+    upload_group: int = 1,
+    limit: int | None = None,
+    only: list[str] | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    allow_empty: bool = False,
 ) -> tuple[State[Any], NightSummary]:
     """Run a night inside an async flow of one's own; its final state and its numbers.
 
@@ -35,7 +42,13 @@ async def run_night(
     `s3://bucket/prefix/`; `microbatch_size` counts sources; `failure_policy` is how many failed
     sources still make a Completed state, named PartiallyCompleted; `retry_failed` runs again
     what failed for good or was published with gaps; `upload_workers` bounds the uploads in
-    flight of a microbatch.
+    flight of a microbatch; one upload task run publishes up to `upload_group` parents, or what
+    came within 1 s.
+
+    `only` narrows the sources to these keys or URIs; `limit` bounds how many run, the others
+    count as not processed without making the state Failed; `force` runs what the ledger says is
+    done too. `dry_run` plans and starts nothing: Completed named DryRun. A prefix without an
+    object ends as Failed named NoSources unless `allow_empty`.
 
     Raises UsageError or ProgramError for an argument or Program that will not do, StoreError if
     the store refuses the listing, the ledger or the manifest.
@@ -50,13 +63,25 @@ async def run_night(
         retry_failed=retry_failed,
         upload_workers=upload_workers,
         ray_address=ray_address,
+        upload_group=upload_group,
+        limit=limit,
+        only=only,
+        force=force,
+        dry_run=dry_run,
+        allow_empty=allow_empty,
     )
     with opened(night):
         return await _whole(night)
 
 
 async def _whole(night: Night) -> tuple[State[Any], NightSummary]:
-    await plan_night(night.id)
+    try:
+        await plan_night(night.id)
+    except NoSources as error:
+        return night.without_sources(error), night.summary()
+    if night.order.dry_run:
+        night.settle_open_rows()
+        return night.state(), night.summary()
     async with night.engine_open(), logged_progress(night):
         await night.run_microbatches(run_microbatch)
     await write_last_part(night.id)
@@ -75,10 +100,17 @@ async def nightly(
     retry_failed: bool = False,
     upload_workers: int = 4,
     ray_address: str | None = None,
+    upload_group: int = 1,
+    limit: int | None = None,
+    only: list[str] | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    allow_empty: bool = False,
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.
 
-    Completed; Completed named PartiallyCompleted; or Failed under the gravest kind's name.
+    Completed; Completed named PartiallyCompleted (or DryRun); or Failed under the gravest kind's
+    name (or NoSources).
     """
     state, _ = await run_night(
         program,
@@ -90,5 +122,11 @@ async def nightly(
         retry_failed=retry_failed,
         upload_workers=upload_workers,
         ray_address=ray_address,
+        upload_group=upload_group,
+        limit=limit,
+        only=only,
+        force=force,
+        dry_run=dry_run,
+        allow_empty=allow_empty,
     )
     return state

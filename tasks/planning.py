@@ -7,11 +7,14 @@ from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
 
 from rayorch_prefect.binding.registry import find_night
 
 
 @task(name="plan", task_run_name="plan", cache_policy=NO_CACHE, persist_result=False)
 async def plan_night(night: str) -> dict[str, Any]:
-    """List the sources, subtract the ledger, cut microbatches; counts of each."""
-    return await asyncio.to_thread(find_night(night).plan)
+    """Probe the store, list the sources, subtract the ledger, cut microbatches; counts of each."""
+    planned = find_night(night)
+    get_run_logger().info("%s", await asyncio.to_thread(planned.probe))
+    return await asyncio.to_thread(planned.plan)

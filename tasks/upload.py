@@ -1,4 +1,4 @@
-"""The upload of one whole parent as a task run."""
+"""The upload of whole parents as a task run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from prefect.cache_policies import NO_CACHE
 from rayorch_prefect.binding.registry import find_night
 
 
-@task(name="upload", task_run_name="upload {key}", cache_policy=NO_CACHE, persist_result=False)
-def upload(night: str, microbatch: int, ordinal: int, key: str) -> Any:
-    """Publish parent `ordinal` of the microbatch; bytes and content hash by output key.
+@task(name="upload", task_run_name="upload {keys}", cache_policy=NO_CACHE, persist_result=False)
+def upload(night: str, microbatch: int, ordinals: list[int], keys: str) -> Any:
+    """Publish these parents of the microbatch; bytes and content hash by output key.
 
-    `key` is the source's, for the name of the task run. Ends as UploadFailed when the bounded
-    tries are spent.
+    `keys` names the sources, for the name of the task run. Ends as UploadFailed when the bounded
+    tries of one are spent; the others are published all the same.
     """
-    return find_night(night).microbatches[microbatch].upload(ordinal)
+    return find_night(night).microbatches[microbatch].upload(ordinals)

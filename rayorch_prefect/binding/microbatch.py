@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prefect.client.schemas.objects import State
@@ -20,6 +21,7 @@ from rayorch_prefect.binding.publishing import publish_and_record, upload_failur
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, paths
 from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.tallies import check_total, tally
+from rayorch_prefect.binding.upload_groups import UPLOAD_PAUSES, UploadGroup, in_rounds
 from rayorch_prefect.errors import EngineClosed, InternalError, RayorchError, StoreError
 from rayorch_prefect.execution.engine_run import Run
 from rayorch_prefect.execution.parent import Parent
@@ -29,14 +31,11 @@ from rayorch_prefect.storage import RowOutcome, Source, write_part
 if TYPE_CHECKING:
     from rayorch_prefect.binding.night import Night
 
-UPLOAD_PAUSES = (0.5, 1.0)
-"""Seconds between the tries of a parent's upload; each try already retries its requests."""
-
 # Failures that running again cannot change; the ledger decides what it does with them.
 _RECORDED = (Kind.RECORD_FAILURE, Kind.GROUP_FAILURE)
 
 Event: TypeAlias = Parent | BaseException
-Submit: TypeAlias = Callable[[int, str], PrefectFuture[Any]]
+Submit: TypeAlias = Callable[[list[int], str], PrefectFuture[Any]]
 
 
 class Microbatch:
@@ -65,39 +64,47 @@ class Microbatch:
         return [row for row in found if row is not None]
 
     async def run(self, submit: Submit) -> None:
-        """Run the slice; `submit(ordinal, source key)` starts the upload of a whole parent.
+        """Run the slice; `submit(ordinals, name)` starts the upload of a group of whole parents.
 
         Returns when every row is settled and every upload has ended. Cancelled, it makes the
         Engine forget the microbatch.
         """
-        uploads: dict[int, PrefectFuture[Any]] = {}
+        uploads = UploadGroup(self.night.order.upload_group, self._submitted_by(submit))
         try:
-            await self._follow(self.sources, submit, uploads)
+            await self._follow(self.sources, uploads)
         except RayorchError as error:
             self.night.broke(error)
-        states = await final_states(uploads.values())
-        for ordinal, state in zip(uploads, states, strict=True):
-            self._check_upload(ordinal, state)
+        uploads.close()
+        states = await final_states(uploads.futures)
+        for ordinals, state in zip(uploads.closed, states, strict=True):
+            self._check_upload(ordinals, state)
         await asyncio.gather(*self._recording)
         if self.night.reason:
             self.leave_unprocessed(self.night.reason)
         check_total(tally(self.rows), len(self.positions), f"microbatch {self.index}")
 
-    def upload(self, ordinal: int) -> State[Any] | dict[str, Any]:
-        """Publish one COMPLETED parent and record it; runs in a task's thread.
+    def upload(self, ordinals: Sequence[int]) -> State[Any] | dict[str, Any]:
+        """Publish COMPLETED parents, each by itself, and record them; runs in a task's thread.
 
         Returns bytes and content hash by output key, or a Failed state named UploadFailed when
-        the bounded tries are spent; either way the row is settled.
+        the bounded tries of some are spent; either way every row is settled.
         """
-        parent = self._waiting.pop(ordinal)
-        row = self._row(parent, RowOutcome.PUBLISHED)
-        try:
-            done = self._publish(parent, row)
-        except Exception as error:
-            return self._upload_failed(ordinal, row, error)
-        self._settle(ordinal, done)
-        self.night.first_upload_at = self.night.first_upload_at or time.monotonic()
-        return {artifact.key: [artifact.size, artifact.sha256] for artifact in done.artifacts}
+        parents = {ordinal: self._waiting.pop(ordinal) for ordinal in ordinals}
+        asked = {
+            ordinal: partial(self._apply, parent, self._row(parent, RowOutcome.PUBLISHED))
+            for ordinal, parent in parents.items()
+        }
+        stored: dict[str, Any] = {}
+        failed: list[State[Any]] = []
+        for ordinal, end in in_rounds(asked):
+            if isinstance(end, Row):
+                self._settle(ordinal, end)
+                self.night.first_upload_at = self.night.first_upload_at or time.monotonic()
+                stored |= {each.key: [each.size, each.sha256] for each in end.artifacts}
+            else:
+                row = self._row(parents[ordinal], RowOutcome.PUBLISHED)
+                failed.append(self._upload_failed(ordinal, row, end))
+        return _gravest(failed, len(parents)) if failed else stored
 
     def write_manifest_part(self) -> str:
         """Store the manifest part of these rows; its URI. Raises StoreError."""
@@ -129,21 +136,27 @@ class Microbatch:
                 source = self.night.sources[position]
                 self.night.rows[position] = not_processed(source, reason)
 
-    async def _follow(
-        self, sources: list[Source], submit: Submit, uploads: dict[int, PrefectFuture[Any]]
-    ) -> None:
+    def _submitted_by(self, submit: Submit) -> Callable[[list[int]], PrefectFuture[Any]]:
+        def submitted(ordinals: list[int]) -> PrefectFuture[Any]:
+            first = self.night.sources[self.positions[ordinals[0]]].key
+            more = f" and {len(ordinals) - 1} more" if len(ordinals) > 1 else ""
+            self.night.uploads += 1
+            return submit(ordinals, f"{first}{more}")
+
+        return submitted
+
+    async def _follow(self, sources: list[Source], uploads: UploadGroup) -> None:
         """Take the parents in the order in which the Engine completes them."""
         events: asyncio.Queue[Event] = asyncio.Queue()
         run = self._start(sources, events)
         try:
             for _ in sources:
-                parent = _raised(await events.get())
+                parent = _raised(await uploads.closed_in_time(events))
                 if parent.outcome is not ParentOutcome.COMPLETED:
                     self._settle_without_upload(parent)
                     continue
                 self._waiting[parent.index] = parent
-                uploads[parent.index] = submit(parent.index, sources[parent.index].key)
-                self.night.uploads += 1
+                uploads.add(parent.index)
         except BaseException:
             run.abandon()
             raise
@@ -175,19 +188,9 @@ class Microbatch:
                 "%s is %s but not in the ledger: %s", row.source.key, row.outcome.value, error
             )
 
-    def _publish(self, parent: Parent, row: Row) -> Row:
-        """Upload with bounded tries; bytes go from the Ray object store to S3, not through here."""
-        for pause in UPLOAD_PAUSES:
-            try:
-                return self._publish_once(parent, row)
-            except StoreError:
-                time.sleep(pause)
-        return self._publish_once(parent, row)
-
-    def _publish_once(self, parent: Parent, row: Row) -> Row:
-        future = self.night.engine.apply(publish_and_record, parent, self.night.shelf, row)
-        done: Row = future.result()
-        return done
+    def _apply(self, parent: Parent, row: Row) -> Future[Row]:
+        """Begin one try; bytes go from the Ray object store to S3, not through here."""
+        return self.night.engine.apply(publish_and_record, parent, self.night.shelf, row)
 
     def _upload_failed(self, ordinal: int, row: Row, error: Exception) -> State[Any]:
         if isinstance(error, (EngineClosed, CancelledError)):
@@ -199,14 +202,15 @@ class Microbatch:
         self._settle(ordinal, row.as_failed(failure, time.time()))
         return Failed(message=str(failure), data=error, name=failure.kind.value)
 
-    def _check_upload(self, ordinal: int, state: State[Any]) -> None:
-        """Settle a row whose task run ended without doing so, as after a crash of its thread."""
-        position = self.positions[ordinal]
-        if self.night.rows[position] is None:
-            message = f"the upload's task run ended as {state.name}: {state.message}"
-            row = Row(self.night.sources[position], RowOutcome.PUBLISHED)
-            failure = upload_failure(InternalError(message), self.night.root_domain, 1)
-            self._settle(ordinal, row.as_failed(failure, time.time()))
+    def _check_upload(self, ordinals: Sequence[int], state: State[Any]) -> None:
+        """Settle rows whose task run ended without doing so, as after a crash of its thread."""
+        message = f"the upload's task run ended as {state.name}: {state.message}"
+        failure = upload_failure(InternalError(message), self.night.root_domain, 1)
+        for ordinal in ordinals:
+            position = self.positions[ordinal]
+            if self.night.rows[position] is None:
+                row = Row(self.night.sources[position], RowOutcome.PUBLISHED)
+                self._settle(ordinal, row.as_failed(failure, time.time()))
 
     def _settle(self, ordinal: int, row: Row) -> None:
         self.night.rows[self.positions[ordinal]] = row
@@ -222,6 +226,15 @@ class Microbatch:
             started=parent.started,
             finished=parent.finished,
         )
+
+
+def _gravest(failed: Sequence[State[Any]], of: int) -> State[Any]:
+    """One Failed state for a group's; that of a program's defect goes before a store's."""
+    if of == 1:
+        return failed[0]
+    worst = next((each for each in failed if each.name == Kind.CONTRACT_ERROR.value), failed[0])
+    message = f"{len(failed)} of {of} uploads failed: {worst.message}"
+    return Failed(message=message, data=worst.data, name=worst.name)
 
 
 def _raised(event: Event) -> Parent:

@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from prefect.client.schemas.objects import State
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
 from rayorch_prefect.binding.microbatch import Microbatch
 from rayorch_prefect.binding.orders import Order, what_next
 from rayorch_prefect.binding.publishing import Shelf
-from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, row_of_entry
+from rayorch_prefect.binding.rows import Row, manifest_row, not_processed
+from rayorch_prefect.binding.selection import NoSources, select
 from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
@@ -23,10 +24,13 @@ from rayorch_prefect.errors import EngineClosed, RayorchError
 from rayorch_prefect.execution.engine import Engine
 from rayorch_prefect.execution.metrics import EngineMetrics
 from rayorch_prefect.program import Program
-from rayorch_prefect.storage import Ledger, Source, list_sources, manifest_location, write_part
+from rayorch_prefect.storage import Source, manifest_location, probe, write_part
 
 RunChild = Callable[[Microbatch], Awaitable[State[Any]]]
 
+DRY_RUN = "DryRun"
+
+_DRY_RUN_REASON = "a dry run starts nothing"
 _UNKNOWN_REASON = "the run ended before this source was looked at"
 
 
@@ -53,7 +57,8 @@ class Night:
         self.started_at = time.monotonic()
         self.first_upload_at: float | None = None
         self.ended_at: float | None = None
-        self.reason = ""
+        self.planned = ""
+        self.reason = _DRY_RUN_REASON if order.dry_run else ""
         self.metrics: EngineMetrics | None = None
         self._engine: Engine | None = None
 
@@ -69,26 +74,26 @@ class Night:
         """The manifest's URI."""
         return str(manifest_location(self.order.destination, self.shelf.program, self.id))
 
-    def plan(self) -> dict[str, Any]:
-        """List the sources, subtract the ledger, cut microbatches; what was found, in short.
+    def probe(self) -> str:
+        """See what the destination's store honours; one line. Raises StoreError.
 
-        Raises StoreError if the store refuses.
+        A dry run writes nothing, so it does not look.
         """
-        self.sources = list(list_sources(self.order.source))
-        self.rows = [None] * len(self.sources)
-        ledger = Ledger(self.order.destination, self.shelf.program, self.shelf.fingerprint)
-        left = ledger.subtract(self.sources, self.order.retry_failed)
-        at = {source.uri: position for position, source in enumerate(self.sources)}
-        for source, entry in (*left.skipped, *left.counted):
-            self.rows[at[source.uri]] = row_of_entry(source, entry)
-        self._cut([at[source.uri] for source in left.to_run])
-        return {
-            "sources": len(self.sources),
-            "to run": len(left.to_run),
-            "published before": len(left.skipped),
-            "counted again": len(left.counted),
-            "microbatches": len(self.microbatches),
-        }
+        if self.order.dry_run:
+            return "the store is not probed in a dry run"
+        return probe(self.order.destination).describe()
+
+    def plan(self) -> dict[str, int]:
+        """Choose the sources and cut microbatches of those that run; the counts.
+
+        Raises NoSources, UsageError or StoreError, as `select` does.
+        """
+        selection = select(self.order, self.shelf)
+        self.sources = [each.source for each in selection.chosen]
+        self.rows = [each.row for each in selection.chosen]
+        self.planned = selection.describe()
+        self._cut([] if self.order.dry_run else selection.to_run)
+        return {**selection.counts(), "microbatches": len(self.microbatches)}
 
     @asynccontextmanager
     async def engine_open(self) -> AsyncIterator[None]:
@@ -141,7 +146,7 @@ class Night:
 
         Settles what is still open as not processed. Raises StoreError.
         """
-        self._settle_open_rows()
+        self.settle_open_rows()
         written = {
             position
             for batch in self.microbatches
@@ -171,9 +176,16 @@ class Night:
         self.ended_at = time.monotonic()
         counts = self.tally()
         check_total(counts, len(self.sources), f"night {self.id}")
+        if self.order.dry_run:
+            return Completed(name=DRY_RUN, message=f"nothing was started. {self.planned}")
         if not self.sources:
             return Completed(message=f"no sources under {self.order.source}")
         return to_state(judge(counts, self.order.failure_policy, self.next(counts)))
+
+    def without_sources(self, error: NoSources) -> State[Any]:
+        """The state of a night that found nothing to read: a wrong prefix must be noticed."""
+        self.ended_at = time.monotonic()
+        return Failed(name=type(error).__name__, message=str(error), data=error)
 
     def summary(self) -> NightSummary:
         """The counts and times so far."""
@@ -197,7 +209,8 @@ class Night:
         slices = [positions[start : start + size] for start in range(0, len(positions), size)]
         self.microbatches = [Microbatch(self, index, cut) for index, cut in enumerate(slices)]
 
-    def _settle_open_rows(self) -> None:
+    def settle_open_rows(self) -> None:
+        """Every source that is still open was not processed."""
         reason = self.reason or _UNKNOWN_REASON
         for position, row in enumerate(self.rows):
             if row is None:

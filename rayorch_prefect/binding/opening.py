@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from prefect.context import FlowRunContext
@@ -24,12 +25,19 @@ def open_night(program: str | Program, source: str, destination: str, **settings
     return Night(_flow_run_id(), loaded(program), order)
 
 
-def order_of(program: str | Program, source: str, destination: str, **settings: Any) -> Order:
-    """The checked order. Raises UsageError."""
+def order_of(
+    program: str | Program,
+    source: str,
+    destination: str,
+    only: Iterable[str] | None = None,
+    **settings: Any,
+) -> Order:
+    """The checked order; `settings` are the other fields of `Order`. Raises UsageError."""
     return Order(
         program=program if isinstance(program, str) else _name(program),
         source=S3Location.parse(source),
         destination=S3Location.parse(destination),
+        only=tuple(only or ()),
         **settings,
     )
 

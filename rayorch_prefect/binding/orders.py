@@ -9,6 +9,8 @@ from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.storage import S3Location, refuse_nested
 
+_COUNTS = ("microbatch_size", "max_active_microbatches", "upload_workers", "upload_group", "limit")
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -16,8 +18,10 @@ class Order:
 
     `program` is the name it was asked by (`module:attribute`), empty for a Program object.
     `microbatch_size` counts sources; `failure_policy` counts tolerated failed sources;
-    `upload_workers` bounds the uploads in flight of one microbatch. `ray_address` None means
-    the initialised Ray, or RAY_ADDRESS, or a local one.
+    `upload_workers` bounds the uploads in flight of one microbatch; one upload task run publishes
+    up to `upload_group` parents. `ray_address` None means the initialised Ray, or RAY_ADDRESS, or
+    a local one. `only` narrows the sources to these keys or URIs, `limit` bounds how many of them
+    run; `force` ignores the ledger; `dry_run` only plans; `allow_empty` takes an empty prefix.
     """
 
     program: str
@@ -29,12 +33,19 @@ class Order:
     retry_failed: bool = False
     upload_workers: int = 4
     ray_address: str | None = None
+    upload_group: int = 1
+    limit: int | None = None
+    only: tuple[str, ...] = ()
+    force: bool = False
+    dry_run: bool = False
+    allow_empty: bool = False
 
     def __post_init__(self) -> None:
         """Raises UsageError, naming the setting and what would be right."""
-        for name in ("microbatch_size", "max_active_microbatches", "upload_workers"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}; expected at least 1")
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}; expected at least 1")
         if self.failure_policy < 0:
             raise UsageError(
                 f"failure_policy is {self.failure_policy}; expected the number of failed "
@@ -50,10 +61,12 @@ def what_next(order: Order, counts: Tally) -> str:
         return ""
     again = _again(order, retry_failed=False)
     retry = _again(order, retry_failed=True)
-    if counts.not_processed:
+    if counts.broken_off:
         return f"run the same again, published sources are skipped: {again}"
     if counts.failed:
         return f"mend or remove the failed sources, or mend the program, then: {retry}"
+    if counts.left_out:
+        return f"to run the sources that were left out: {again}"
     return f"to run the sources with gaps again: {retry}"
 
 

@@ -21,10 +21,13 @@ class Shelf:
     program: str
     fingerprint: str
 
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.destination, self.program, self.fingerprint)
+
     def record(self, row: Row) -> None:
         """Put the row into the ledger. Raises StoreError."""
-        ledger = Ledger(self.destination, self.program, self.fingerprint)
-        ledger.record(entry_of_row(row, self.fingerprint))
+        self.ledger.record(entry_of_row(row, self.fingerprint))
 
 
 def publish_and_record(value: object, shelf: Shelf, row: Row) -> Row:

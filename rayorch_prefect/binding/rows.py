@@ -17,8 +17,9 @@ class Row:
     """One source row at the end of a night.
 
     `reason` says why it was not processed. `missing` holds its gaps as ordinal paths ("1",
-    "3/2"). `remembered` says that the ledger gave the outcome and nothing ran. `children` counts
-    the Entities under the parent; times are Unix seconds, 0 where nothing ran.
+    "3/2"). `remembered` says that the ledger gave the outcome and nothing ran, `left_out` that the
+    user limited the run. `children` counts the Entities under the parent; times are Unix seconds,
+    0 where nothing ran.
     """
 
     source: Source
@@ -28,6 +29,7 @@ class Row:
     artifacts: tuple[Artifact, ...] = ()
     missing: tuple[str, ...] = ()
     remembered: bool = False
+    left_out: bool = False
     children: int = 0
     attempts: int = 0
     started: float = 0.0
@@ -64,6 +66,12 @@ def paths(gaps: tuple[Gap, ...]) -> tuple[str, ...]:
 
 def not_processed(source: Source, reason: str) -> Row:
     return Row(source, RowOutcome.NOT_PROCESSED, reason=reason)
+
+
+def left_out(source: Source, limit: int) -> Row:
+    """A source beyond the number that the user asked for: not processed, and no fault."""
+    reason = f"left out: the run was limited to {limit} sources"
+    return replace(not_processed(source, reason), left_out=True)
 
 
 def row_of_entry(source: Source, entry: LedgerEntry) -> Row:

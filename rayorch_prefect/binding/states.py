@@ -32,7 +32,8 @@ def judge(counts: Tally, failure_policy: int = 0, what_next: str = "") -> Verdic
     """Judge counts: Completed, PartiallyCompleted, or Failed under the gravest kind's name.
 
     `failure_policy` counts the failed rows that are tolerated; a ContractError never is.
-    Rows that were not processed make it Failed whatever the policy says.
+    Rows that were not processed make it Failed whatever the policy says, but for those that the
+    user's own limit left out.
     """
     completed = _tolerated(counts, failure_policy)
     name = _completed_name(counts) if completed else _failed_name(counts)
@@ -48,7 +49,7 @@ def to_state(verdict: Verdict) -> State[Any]:
 
 def _tolerated(counts: Tally, failure_policy: int) -> bool:
     contract = counts.by_kind.get(Kind.CONTRACT_ERROR, 0)
-    return not counts.not_processed and not contract and counts.failed <= failure_policy
+    return not counts.broken_off and not contract and counts.failed <= failure_policy
 
 
 def _completed_name(counts: Tally) -> str | None:
@@ -58,7 +59,7 @@ def _completed_name(counts: Tally) -> str | None:
 def _failed_name(counts: Tally) -> str | None:
     # A run that broke off says nothing of a kind, unless the program itself is at fault.
     gravest = counts.gravest
-    if gravest is None or (counts.not_processed and gravest is not Kind.CONTRACT_ERROR):
+    if gravest is None or (counts.broken_off and gravest is not Kind.CONTRACT_ERROR):
         return None
     return gravest.value
 

@@ -21,7 +21,8 @@ _CAUSE_LENGTH = 300
 class Tally:
     """Counts of row outcomes.
 
-    `with_gaps` counts the published and skipped rows with gaps, `remembered` the failed rows
+    `left_out` counts those of the not processed rows that the user's own limit left out,
+    `with_gaps` the published and skipped rows with gaps, `remembered` the failed rows
     that were not run again, `children` the Entities under the published rows. `causes` holds
     the first causes of failed rows, `reasons` why rows were not processed.
     """
@@ -31,6 +32,7 @@ class Tally:
     dropped: int = 0
     skipped: int = 0
     not_processed: int = 0
+    left_out: int = 0
     with_gaps: int = 0
     remembered: int = 0
     children: int = 0
@@ -42,6 +44,11 @@ class Tally:
     @property
     def total(self) -> int:
         return self.published + self.failed + self.dropped + self.skipped + self.not_processed
+
+    @property
+    def broken_off(self) -> int:
+        """The rows that were not processed although they should have been."""
+        return self.not_processed - self.left_out
 
     @property
     def gravest(self) -> Kind | None:
@@ -68,6 +75,7 @@ def tally(rows: Iterable[Row]) -> Tally:
         dropped=outcomes[RowOutcome.DROPPED],
         skipped=outcomes[RowOutcome.SKIPPED],
         not_processed=outcomes[RowOutcome.NOT_PROCESSED],
+        left_out=sum(row.left_out for row in counted),
         with_gaps=sum(bool(row.missing) for row in counted),
         remembered=sum(row.remembered for row in failed),
         children=sum(row.children for row in counted if row.outcome is RowOutcome.PUBLISHED),

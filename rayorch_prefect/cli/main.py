@@ -1,7 +1,8 @@
 """`rayorch-prefect`: run a program as a night, or print its Plan.
 
-Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it failed, 2 for a
-wrong argument, 130 or 143 if it was interrupted or terminated.
+Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it failed or a store or
+cluster refused, 2 for a wrong argument (a prefix without sources too), 130 or 143 if it was
+interrupted or terminated.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from rayorch_prefect.errors import ProgramError, UsageError
+from rayorch_prefect.errors import ProgramError, RayorchError, UsageError
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
@@ -39,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         return _run(asked) if asked.command == "run" else _plan(asked)
-    except (UsageError, ProgramError) as error:
+    except RayorchError as error:
         one_line = " ".join(str(error).split())
         print(f"rayorch-prefect {asked.command}: {one_line}", file=sys.stderr)
-        return EXIT_USAGE
+        return EXIT_USAGE if isinstance(error, (UsageError, ProgramError)) else EXIT_FAILED
     except KeyboardInterrupt:
         print("rayorch-prefect: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -94,10 +96,16 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_program(run)
     run.add_argument("--source", required=True, metavar="S3_URL", help="s3://bucket/in/")
     run.add_argument("--destination", required=True, metavar="S3_URL", help="s3://bucket/out/")
+    _add_numbers(run)
+    _add_choices(run)
+
+
+def _add_numbers(run: argparse.ArgumentParser) -> None:
     for name, default, minimum, text in (
         ("--microbatch-size", 64, 1, "sources per child flow run"),
         ("--max-active-microbatches", 2, 1, "child flow runs at a time"),
         ("--upload-workers", 4, 1, "uploads in flight per microbatch"),
+        ("--upload-group", 1, 1, "parents per upload task run, closed after 1 s"),
         ("--failure-policy", 0, 0, "how many failed sources still count as Completed"),
     ):
         run.add_argument(
@@ -107,10 +115,27 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
             metavar="N",
             help=f"{text} (default {default})",
         )
+
+
+def _add_choices(run: argparse.ArgumentParser) -> None:
+    for name, text in (
+        ("--dry-run", "print what would run, be skipped and count again; start nothing"),
+        ("--retry-failed", "run again what failed for good before, or was published with gaps"),
+        ("--force", "run every source, whatever the ledger says is done"),
+        ("--allow-empty", "a source prefix without objects is no error"),
+    ):
+        run.add_argument(name, action="store_true", help=text)
     run.add_argument(
-        "--retry-failed",
-        action="store_true",
-        help="run again what failed for good before, or was published with gaps",
+        "--limit",
+        type=_at_least(1),
+        metavar="N",
+        help="run at most N sources; the others count as not processed",
+    )
+    run.add_argument(
+        "--only",
+        action="append",
+        metavar="KEY",
+        help="only this source, by its whole key or s3:// URI (may be given again)",
     )
 
 

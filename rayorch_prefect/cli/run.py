@@ -1,4 +1,4 @@
-"""`rayorch-prefect run`: the nightly flow in this process, with plain progress lines."""
+"""`rayorch-prefect run`: the nightly flow in this process, with its progress."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import argparse
 import asyncio
 import os
 import signal
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-# Prefect reads it when it is first imported: the runs' logs go to the server, lines come from us.
-os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
+# Prefect reads it when it is first imported: the runs' logs, with what tasks and flows raised, go
+# to the server; lines here come from us.
+os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
@@ -21,14 +24,19 @@ from prefect.utilities.urls import url_for
 from rayorch_prefect.binding.futures import flow_state
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import loaded, order_of
+from rayorch_prefect.binding.orders import Order
 from rayorch_prefect.binding.prefect_server import PrefectServer, using_api
-from rayorch_prefect.binding.progress import progress_line, repeated
+from rayorch_prefect.binding.publishing import Shelf
 from rayorch_prefect.binding.recording import wait_until_recorded
 from rayorch_prefect.binding.registry import watching
-from rayorch_prefect.cli.table import summary_lines
+from rayorch_prefect.binding.selection import select
+from rayorch_prefect.binding.states import RowsFailed
+from rayorch_prefect.cli.display import shown_progress
+from rayorch_prefect.cli.table import selection_lines, summary_lines
+from rayorch_prefect.errors import RayorchError
 from rayorch_prefect.flows.nightly import nightly
+from rayorch_prefect.program import Program
 
-PROGRESS_SECONDS = 5.0
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 _SETTINGS = (
@@ -37,27 +45,48 @@ _SETTINGS = (
     "failure_policy",
     "retry_failed",
     "upload_workers",
+    "upload_group",
+    "limit",
+    "only",
+    "force",
+    "allow_empty",
 )
 
 
 def run(asked: argparse.Namespace) -> int:
     """Run the night that the arguments ask for; the exit status.
 
-    Raises UsageError or ProgramError before anything is started.
+    Raises UsageError or ProgramError before anything is started; what ended the night before
+    there was a source to account for as well.
     """
-    order = order_of(asked.program, asked.source, asked.destination, **_settings(asked))
-    loaded(order.program).require_publishable()
+    order = order_of(
+        asked.program, asked.source, asked.destination, dry_run=asked.dry_run, **_settings(asked)
+    )
+    program = loaded(order.program)
+    program.require_publishable()
+    if order.dry_run:
+        return _show_selection(order, program)
     with _unwound_on_sigterm(), _api() as server:
         state, nights = asyncio.run(_night(asked))
         night = nights[-1] if nights else None
         if server is not None and night is not None and not wait_until_recorded(server, night):
             print("not all task runs were recorded by the local Prefect server in time")
+        _raise_early_end(state)
         _print_end(state, night, server)
     return 0 if state.is_completed() else 1
 
 
 def _settings(asked: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(asked, name) for name in _SETTINGS}
+
+
+def _show_selection(order: Order, program: Program) -> int:
+    """Print what a night would do with each source; nothing is started or written."""
+    plan = program.plan
+    shelf = Shelf(order.destination, plan.name, plan.fingerprint)
+    for line in selection_lines(select(order, shelf)):
+        print(line)
+    return 0
 
 
 @contextmanager
@@ -73,7 +102,7 @@ def _api() -> Iterator[PrefectServer | None]:
 
 async def _night(asked: argparse.Namespace) -> tuple[State[Any], list[Night]]:
     with watching() as nights:
-        async with repeated(lambda: _print_progress(nights), PROGRESS_SECONDS):
+        async with shown_progress(nights):
             state = await flow_state(
                 nightly,
                 asked.program,
@@ -101,9 +130,16 @@ def _unwound_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _print_progress(nights: list[Night]) -> None:
-    for night in nights:
-        print(progress_line(night), flush=True)
+def _raise_early_end(state: State[Any]) -> None:
+    """Raise what ended the flow where that was no row's end."""
+    if not state.is_failed():
+        return
+    error = asyncio.run(state.aresult(raise_on_failure=False))
+    if isinstance(error, RayorchError) and not isinstance(error, RowsFailed):
+        raise error
+    if isinstance(error, BaseException) and not isinstance(error, RowsFailed):
+        # A defect: its place is needed, and Prefect's own log does not come here.
+        traceback.print_exception(error, file=sys.stderr)
 
 
 def _print_end(state: State[Any], night: Night | None, server: PrefectServer | None) -> None:

@@ -1,7 +1,8 @@
-"""The numbers of a night as a short table of plain lines."""
+"""The numbers of a night, and what a night would do, as plain lines."""
 
 from __future__ import annotations
 
+from rayorch_prefect.binding.selection import Selection
 from rayorch_prefect.binding.summaries import NightSummary
 
 
@@ -24,3 +25,11 @@ def summary_lines(summary: NightSummary) -> list[str]:
     ]
     width = max(len(label) for label, _ in cells)
     return [f"{label:<{width}}  {value}" for label, value in cells]
+
+
+def selection_lines(selection: Selection) -> list[str]:
+    """One `intent  standing  source key` line each, then the counts."""
+    lines = [
+        f"{each.intent:<12} {each.standing:<17} {each.source.key}" for each in selection.chosen
+    ]
+    return [*lines, f"dry run, nothing was started. {selection.describe()}"]

@@ -10,6 +10,8 @@ from typing import Any
 
 from rayorch_prefect.model.failures import GroupFailure, RecordFailure
 from rayorch_prefect.program import F, Program, program, stage
+from rayorch_prefect.storage import S3Location
+from rayorch_prefect.storage.objects import get_object
 
 NOT_A_PROGRAM = "only a text"
 
@@ -32,11 +34,23 @@ class Work:
             with Path(child["log"]).open("a") as log:
                 log.write(f"{child['name']}/{child['i']}\n")
         time.sleep(child.get("sleep", 0))
+        if "wait_for" in child:
+            wait_for(child["wait_for"])
         if child.get("spoilt") == child["i"]:
             raise GroupFailure("Spoilt", f"child {child['i']} spoils all")
         if child.get("gap") == child["i"]:
             raise RecordFailure("Unreadable", f"child {child['i']} is left out")
         return str(child["i"])
+
+
+def wait_for(uri: str) -> None:
+    """Poll the store for the object; raises TimeoutError after 20 s."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    end = time.monotonic() + 20
+    while get_object(S3Location(bucket), key) is None:
+        if time.monotonic() > end:
+            raise TimeoutError(f"{uri} was not published in time")
+        time.sleep(0.1)
 
 
 class Join:

@@ -165,12 +165,6 @@ async def test_a_value_that_cannot_be_published_is_the_programs_defect(
     assert "a published output is bytes" in ended.message
 
 
-async def test_no_sources_is_completed(bucket: Bucket, run_nightly: RunNightly) -> None:
-    ended = await run_nightly()
-    assert ended.state.name == "Completed"
-    assert ended.message == f"no sources under {bucket.source}"
-
-
 async def test_stored_parameters_stay_small_and_the_manifest_whole(
     bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
 ) -> None:

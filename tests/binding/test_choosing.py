@@ -1,0 +1,180 @@
+"""What of the sources runs: dry runs, limits, single keys, all again; and uploads in groups."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from rayorch_prefect.binding.prefect_server import PrefectServer
+from rayorch_prefect.errors import UsageError
+from rayorch_prefect.storage import read_manifest
+from tests.binding.conftest import Ended, RunNightly
+from tests.services import Bucket, S3Server
+
+
+def upload_runs(server: PrefectServer, ended: Ended) -> dict[str, str]:
+    """State name by name of the night's upload task runs."""
+    body = {
+        "flow_runs": {"parent_flow_run_id": {"any_": [ended.night.id]}},
+        "task_runs": {"name": {"like_": "upload "}},
+    }
+    answer = httpx.post(f"{server.api_url}/task_runs/filter", json=body, trust_env=False)
+    return {run["name"].removeprefix("upload "): run["state_name"] for run in answer.json()}
+
+
+async def test_a_dry_run_plans_and_leaves_no_trace(bucket: Bucket, run_nightly: RunNightly) -> None:
+    bucket.put_sources(a={"n": 1}, b={"n": 1}, c={"fail": "Encrypted"})
+    await run_nightly(failure_policy=1)
+    bucket.put_sources(b={"n": 2}, d={"n": 1})
+    before = bucket.keys()
+
+    ended = await run_nightly(dry_run=True)
+
+    assert (ended.state.name, ended.state.is_completed()) == ("DryRun", True)
+    assert ended.message == (
+        "nothing was started. 4 sources: 1 new, 1 changed, 1 published before, 1 failed before, "
+        "2 to run, 1 skipped, 1 counted again"
+    )
+    assert ended.night.summary().not_processed == 2
+    assert ended.night.live_metrics() is None
+    assert bucket.keys() == before
+
+
+async def test_a_limit_leaves_the_rest_out_and_is_no_fault(
+    bucket: Bucket, run_nightly: RunNightly
+) -> None:
+    bucket.put_sources(a={"n": 1}, b={"n": 1}, c={"n": 1}, d={"n": 1})
+    await run_nightly(only=["in/a.json"])
+
+    ended = await run_nightly(limit=2)
+    rest = await run_nightly(limit=2)
+
+    assert (ended.state.name, ended.state.is_completed()) == ("Completed", True)
+    assert ended.outcomes == {
+        "in/a.json": "skipped",
+        "in/b.json": "published",
+        "in/c.json": "published",
+        "in/d.json": "not_processed",
+    }
+    reason = "left out: the run was limited to 2 sources"
+    assert reason in ended.message
+    assert "next: to run the sources that were left out: rayorch-prefect run" in ended.message
+    rows = read_manifest(ended.night.manifest).to_pylist()
+    assert {row["uri"][-6:]: row["reason"] for row in rows if row["reason"]} == {"d.json": reason}
+    assert rest.outcomes["in/d.json"] == "published"
+    assert "left out" not in rest.message
+
+
+async def test_a_limit_excuses_no_failure(bucket: Bucket, run_nightly: RunNightly) -> None:
+    bucket.put_sources(a={"fail": "Encrypted"}, b={"n": 1}, c={"n": 1})
+
+    ended = await run_nightly(limit=2)
+
+    assert (ended.state.name, ended.state.is_failed()) == ("RecordFailure", True)
+    assert "--retry-failed" in ended.message
+
+
+async def test_only_the_named_sources(bucket: Bucket, run_nightly: RunNightly) -> None:
+    bucket.put_sources(a={"n": 1}, b={"n": 1}, c={"n": 1})
+
+    ended = await run_nightly(only=["in/a.json", f"{bucket.source}c.json"])
+
+    assert ended.outcomes == {"in/a.json": "published", "in/c.json": "published"}
+    assert ended.state.name == "Completed"
+
+
+async def test_an_unknown_key_is_refused(bucket: Bucket, run_nightly: RunNightly) -> None:
+    bucket.put_sources(a={"n": 1})
+
+    ended = await run_nightly(only=["in/a.json", "a.json", "in/b.json"])
+
+    assert ended.state.is_failed()
+    with pytest.raises(UsageError) as told:
+        await ended.state.aresult()
+    assert "no source 'a.json', 'in/b.json' under" in str(told.value)
+    assert "such as 'in/a.json'" in str(told.value)
+    assert bucket.keys("out/") == []
+
+
+async def test_force_runs_what_the_ledger_settles(bucket: Bucket, run_nightly: RunNightly) -> None:
+    bucket.put_sources(a={"n": 2}, b={"fail": "Encrypted"})
+    await run_nightly(failure_policy=1)
+    (key,) = [key for key in bucket.keys("out/") if key.endswith("a.json.txt")]
+    bucket.put(key, b"spoilt")
+
+    forced = await run_nightly(force=True, failure_policy=1)
+    after = await run_nightly(failure_policy=1)
+
+    assert forced.outcomes == {"in/a.json": "published", "in/b.json": "failed"}
+    assert [row.remembered for row in forced.night.rows if row] == [False, False]
+    assert bucket.get(key) == b"0,1"
+    assert after.outcomes["in/a.json"] == "skipped"
+
+
+async def test_an_empty_prefix_is_noticed_unless_allowed(
+    bucket: Bucket, run_nightly: RunNightly
+) -> None:
+    bucket.put("inn/a.json", b"{}")
+
+    ended = await run_nightly()
+    allowed = await run_nightly(allow_empty=True)
+
+    assert (ended.state.name, ended.state.is_failed()) == ("NoSources", True)
+    assert ended.message == (
+        f"no object under {bucket.source}, expected sources there; "
+        f"check the prefix: s3://{bucket.name}/ holds inn/"
+    )
+    assert (allowed.state.name, allowed.state.is_completed()) == ("Completed", True)
+    assert allowed.message == f"no sources under {bucket.source}"
+
+
+async def test_uploads_in_groups(
+    bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
+) -> None:
+    bucket.put_sources(**{f"s{i}": {"n": 1} for i in range(7)})
+
+    ended = await run_nightly(upload_group=3)
+
+    assert set(ended.outcomes.values()) == {"published"}
+    assert ended.night.summary().upload_task_runs < 7
+    runs = upload_runs(prefect_server, ended)
+    assert len(runs) == ended.night.uploads
+    assert set(runs.values()) == {"Completed"}
+    assert any(name.endswith(".json and 2 more") for name in runs)
+    assert len(bucket.keys("out/_rayorch/joined/ledger/")) == 7
+    assert set((await run_nightly()).outcomes.values()) == {"skipped"}
+
+
+async def test_a_group_closes_in_time(
+    bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
+) -> None:
+    """The first would wait for ever: the last child of the other waits for its output."""
+    bucket.put_sources(a={"n": 1}, b={"n": 1, "wait_for": f"{bucket.destination}in/a.json.txt"})
+
+    ended = await run_nightly(upload_group=100)
+
+    assert ended.outcomes == {"in/a.json": "published", "in/b.json": "published"}
+    assert set(upload_runs(prefect_server, ended)) == {"in/a.json", "in/b.json"}
+
+
+async def test_a_failed_upload_fails_its_own_parent_in_a_group(
+    bucket: Bucket, s3_server: S3Server, prefect_server: PrefectServer, run_nightly: RunNightly
+) -> None:
+    bucket.put_sources(a={"n": 2}, b={"n": 3}, c={"n": 1})
+
+    with s3_server.refusing("PUT", "/out/in/b.json"):
+        ended = await run_nightly(upload_group=3)
+    after = await run_nightly(upload_group=3)
+
+    assert (ended.state.name, ended.state.is_failed()) == ("UploadFailed", True)
+    assert ended.outcomes == {
+        "in/a.json": "published",
+        "in/b.json": "failed",
+        "in/c.json": "published",
+    }
+    assert "UploadFailed" in upload_runs(prefect_server, ended).values()
+    assert after.outcomes == {
+        "in/a.json": "skipped",
+        "in/b.json": "published",
+        "in/c.json": "skipped",
+    }

@@ -24,6 +24,8 @@ import pytest
 if TYPE_CHECKING:
     from rayorch_prefect.binding.prefect_server import PrefectServer
 
+from tests.stores import STORES, WsgiApp, forwarding_to, running_store
+
 T = TypeVar("T")
 
 _CREDENTIALS = {
@@ -57,9 +59,13 @@ def ray_cluster(request: pytest.FixtureRequest, s3_server: S3Server) -> str:
 
 
 class S3Server:
-    """moto's S3 server, with a door that refuses requests on demand."""
+    """Two stores behind one address, with a door that refuses requests on demand.
 
-    def __init__(self) -> None:
+    Buckets whose names begin with `rclone-` are in `rclone`, all others in moto: so the Ray that
+    was started with this address reaches both.
+    """
+
+    def __init__(self, rclone: WsgiApp) -> None:
         from moto.moto_server.werkzeug_app import (
             DomainDispatcherApplication,
             MotoRequestHandler,
@@ -67,8 +73,10 @@ class S3Server:
         )
         from werkzeug.serving import make_server
 
-        self._app = DomainDispatcherApplication(create_backend_app)
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._rclone = rclone
         self._refused: set[tuple[str, str]] = set()
+        self._awaited: dict[tuple[str, str], Callable[[], object]] = {}
         self.refusals: Counter[tuple[str, str]] = Counter()
         self._server = make_server(
             "127.0.0.1", 0, self._answer, threaded=True, request_handler=MotoRequestHandler
@@ -95,16 +103,27 @@ class S3Server:
         finally:
             self._refused.discard(fault)
 
+    def before(self, method: str, key_part: str, act: Callable[[], object]) -> None:
+        """Do something just before the next request of this method for such a key is answered."""
+        self._awaited[method, key_part] = act
+
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         for fault in list(self._refused):
-            if method == fault[0] and fault[1] in path:
+            if _fits(fault, method, path):
                 self.refusals[fault] += 1
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start_response("500 Internal Server Error", [("Content-Length", "0")])
                 return [b""]
-        answer: Iterable[bytes] = self._app(environ, start_response)
+        for awaited in [each for each in self._awaited if _fits(each, method, path)]:
+            self._awaited.pop(awaited)()
+        app = self._rclone if path.startswith("/rclone-") else self._moto
+        answer: Iterable[bytes] = app(environ, start_response)
         return answer
+
+
+def _fits(wanted: tuple[str, str], method: str, path: str) -> bool:
+    return method == wanted[0] and wanted[1] in path
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +162,24 @@ class Bucket:
         return list(list_keys(S3Location(self.name, prefix)))
 
 
-@pytest.fixture
-def bucket(s3_server: S3Server) -> Bucket:
-    """A bucket of the test's own."""
+@pytest.fixture(params=["moto", pytest.param("rclone", marks=pytest.mark.slow)])
+def bucket(s3_server: S3Server, request: pytest.FixtureRequest) -> Bucket:
+    """A bucket of the test's own, on each store in turn.
+
+    A test whose whole point lies in the store is not slow on either: it is marked `on_stores`.
+    """
+    return new_bucket(request.param)
+
+
+on_stores = pytest.mark.parametrize("bucket", STORES, indirect=True)
+on_moto = pytest.mark.parametrize("bucket", ["moto"], indirect=True)
+
+
+def new_bucket(store: str) -> Bucket:
+    """An empty bucket on the store of this name, of STORES; `s3_server` must be up."""
     from rayorch_prefect.storage.client import s3_client
 
-    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    name = f"{store}-{uuid.uuid4().hex[:12]}"
     s3_client().create_bucket(Bucket=name)
     return Bucket(name)
 
@@ -164,7 +195,8 @@ def _once(config: pytest.Config, name: str, start: Callable[[ExitStack], T]) -> 
 
 
 def _start_s3(stack: ExitStack) -> S3Server:
-    server = S3Server()
+    rclone = stack.enter_context(running_store("rclone"))
+    server = S3Server(forwarding_to(rclone.endpoint))
     server.start()
     stack.callback(server.stop)
     changes = pytest.MonkeyPatch()

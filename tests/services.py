@@ -75,7 +75,7 @@ class S3Server:
 
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._rclone = rclone
-        self._refused: set[tuple[str, str]] = set()
+        self._refused: dict[tuple[str, str], str] = {}
         self._awaited: dict[tuple[str, str], Callable[[], object]] = {}
         self.refusals: Counter[tuple[str, str]] = Counter()
         self._server = make_server(
@@ -94,14 +94,16 @@ class S3Server:
         self._thread.join()
 
     @contextmanager
-    def refusing(self, method: str, key_part: str) -> Iterator[None]:
-        """Answer 500 to every request of this method whose key contains `key_part`."""
+    def refusing(
+        self, method: str, key_part: str, status: str = "500 Internal Server Error"
+    ) -> Iterator[None]:
+        """Answer so to every request of this method whose path contains `key_part`."""
         fault = (method, key_part)
-        self._refused.add(fault)
+        self._refused[fault] = status
         try:
             yield
         finally:
-            self._refused.discard(fault)
+            del self._refused[fault]
 
     def before(self, method: str, key_part: str, act: Callable[[], object]) -> None:
         """Do something just before the next request of this method for such a key is answered."""
@@ -109,11 +111,11 @@ class S3Server:
 
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        for fault in list(self._refused):
+        for fault, status in list(self._refused.items()):
             if _fits(fault, method, path):
                 self.refusals[fault] += 1
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-                start_response("500 Internal Server Error", [("Content-Length", "0")])
+                start_response(status, [("Content-Length", "0")])
                 return [b""]
         for awaited in [each for each in self._awaited if _fits(each, method, path)]:
             self._awaited.pop(awaited)()

@@ -65,6 +65,23 @@ class Odd:
         return {1, 2}
 
 
+class Stillborn:
+    """A stage that cannot be built."""
+
+    def __init__(self) -> None:
+        raise FileNotFoundError("the model file is missing")
+
+    def __call__(self, source: Any) -> str:
+        return "never"
+
+
+class Generating:
+    """Yields its rows instead of returning them."""
+
+    def __call__(self, children: list[dict[str, Any]]) -> Any:
+        yield from (str(child["i"]) for child in children)
+
+
 class Mortal:
     """Works until it meets a source named `fatal`; then no worker of it starts any more."""
 
@@ -100,6 +117,24 @@ def unpublishable(source: Any) -> Any:
 @program
 def below_the_root(source: Any) -> Any:
     return WORK()(F.expand(SPLIT()(source), domain="child"))
+
+
+@program
+def greedy(source: Any) -> Any:
+    children = F.expand(SPLIT()(source), domain="child")
+    work = stage(Work, rowwise=True, num_cpus=512)()(children)
+    return stage(Join, rowwise=True)()(F.reduce(work))
+
+
+@program
+def stillborn(source: Any) -> Any:
+    return stage(Stillborn, rowwise=True)()(source)
+
+
+@program
+def generating(source: Any) -> Any:
+    children = F.expand(SPLIT()(source), domain="child")
+    return stage(Join, rowwise=True)()(F.reduce(stage(Generating, batch_size=8)()(children)))
 
 
 def mortal_program(marker: Path) -> Program:

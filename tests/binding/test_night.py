@@ -18,10 +18,9 @@ from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.flows.microbatch import microbatch
 from rayorch_prefect.flows.nightly import nightly, run_night
-from rayorch_prefect.program import F, program, stage
 from rayorch_prefect.storage import read_manifest
 from tests.binding.conftest import RunNightly
-from tests.binding.programs import SPLIT, Join, mortal_program
+from tests.binding.programs import mortal_program
 from tests.services import Bucket, S3Server
 
 
@@ -248,29 +247,6 @@ async def test_a_run_that_breaks_off_accounts_for_every_source(
     }
     assert "Mortal" in rows[f"{bucket.source}z.json"]["reason"]
     assert (numbers[0].not_processed, numbers[0].flow_runs) == (2, 4)
-
-
-async def test_a_stage_that_does_not_fit_the_cluster_fails_the_night(
-    bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str
-) -> None:
-    bucket.put_sources(a={"n": 1})
-
-    @program
-    def greedy(source: Any) -> Any:
-        return stage(Join, rowwise=True, num_gpus=64)()(
-            F.reduce(F.expand(SPLIT()(source), domain="child"))
-        )
-
-    @flow(persist_result=False)
-    async def own_nightly() -> State[Any]:
-        state, _ = await run_night(greedy, bucket.source, bucket.destination)
-        return state
-
-    state = await flow_state(own_nightly)
-
-    assert state.is_failed()
-    assert "1 not processed" in str(state.message)
-    assert "DoesNotFit" in str(state.message)
 
 
 async def test_wrong_arguments_fail_the_flow_at_once(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
+import termios
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
@@ -18,7 +22,9 @@ from tests.services import Bucket
 ROOT = Path(__file__).parents[2]
 
 
-def started(bucket: Bucket, environment: dict[str, str], *more: str) -> subprocess.Popen[str]:
+def started(
+    bucket: Bucket, environment: dict[str, str], *more: str, stdout: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "rayorch_prefect.cli.main", "run"]
     command += ["--program", "tests.binding.programs:joined"]
     command += ["--source", bucket.source, "--destination", bucket.destination, *more]
@@ -27,7 +33,7 @@ def started(bucket: Bucket, environment: dict[str, str], *more: str) -> subproce
         command,
         cwd=ROOT,
         env={**kept, **environment},
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -74,6 +80,57 @@ def test_a_failed_run_has_status_1_and_says_what_to_do(
     assert last.endswith("--retry-failed.")
     assert "Spoilt" in out
     assert tolerated.returncode == 0
+
+
+def test_what_ends_a_run_early_is_one_line(
+    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
+) -> None:
+    api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
+    empty = started(bucket, api)
+    _, of_empty = empty.communicate(timeout=200)
+    bucket.put_sources(a={"n": 1})
+    unknown = started(bucket, api, "--only", "a.json")
+    _, of_unknown = unknown.communicate(timeout=200)
+    lost = started(bucket, {**api, "RAY_ADDRESS": "127.0.0.1:1"})
+    out, _ = lost.communicate(timeout=200)
+
+    assert (empty.returncode, unknown.returncode, lost.returncode) == (2, 2, 1)
+    assert of_empty.startswith(f"rayorch-prefect run: no object under {bucket.source}")
+    assert of_unknown.startswith("rayorch-prefect run: only: no source 'a.json'")
+    assert (of_empty.count("\n"), of_unknown.count("\n")) == (1, 1)
+    assert "ClusterError: no Ray cluster answers at 127.0.0.1:1" in out.splitlines()[-1]
+    assert "1 not processed" in out.splitlines()[-1]
+
+
+def test_a_terminal_gets_a_live_display(
+    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
+) -> None:
+    bucket.put_sources(**{f"s{i}": {"n": 4, "sleep": 0.5} for i in range(6)}, t={"fail": "Torn"})
+    api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 160))
+
+    running = started(bucket, {**api, "TERM": "xterm"}, "--failure-policy", "1", stdout=theirs)
+    os.close(theirs)
+    shown = _all_of(ours)
+    _, errors = running.communicate(timeout=60)
+
+    assert running.returncode == 0, errors
+    frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    for word in (r"Work \(child\) +\d+ +\d+", r"\d of 7 sources", r"[1-6] published", "1 failed"):
+        assert re.search(word, frames), word
+    assert re.search(r"\d\.\d uploads/s", frames)
+    assert re.search(r"time left \d:\d\d:\d\d", frames)
+    assert "PartiallyCompleted: 7 sources: 6 published, 1 failed" in frames
+
+
+def _all_of(terminal: int) -> str:
+    """What is written to the terminal until its last writer has ended."""
+    found = b""
+    with suppress(OSError), closing(os.fdopen(terminal, "rb", buffering=0)) as stream:
+        while part := stream.read(65536):
+            found += part
+    return found.decode()
 
 
 def test_sigterm_unwinds_the_run(

@@ -137,10 +137,11 @@ def put(bucket: Bucket, calls: Calls) -> Callable[..., None]:
 def run_night(bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str) -> RunNight:
     """Run the nightly flow on the bucket; `program` is a shape in the toy's module or a name."""
 
-    async def run(program: str, **settings: Any) -> Told:
+    async def run(program: str, destination: str = "", **settings: Any) -> Told:
         name = program if ":" in program else TOY + program
+        where = destination or bucket.destination
         with watching() as nights:
-            await flow_state(nightly, name, bucket.source, bucket.destination, **settings)
+            await flow_state(nightly, name, bucket.source, where, **settings)
         (night,) = nights
         assert wait_until_recorded(prefect_server, night)
         return Told(prefect_server, night.id, night.manifest)

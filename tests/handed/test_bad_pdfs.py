@@ -14,7 +14,7 @@ from rayorch_prefect.workloads.samples import (
     truncated_pdf,
 )
 from tests.handed.conftest import RunNight
-from tests.services import Bucket
+from tests.services import Bucket, on_stores
 
 pytestmark = pytest.mark.handed("H13")
 
@@ -22,6 +22,7 @@ DOCUMENTS = "rayorch_prefect.workloads.documents:documents"
 BAD = {"cut": "Truncated", "locked": "Encrypted", "text": "NotAPdf"}
 
 
+@on_stores
 @pytest.mark.parametrize(("policy", "microbatch_size"), [(3, 64), (2, 2)])
 async def test_bad_pdfs(
     bucket: Bucket, run_night: RunNight, policy: int, microbatch_size: int

@@ -10,7 +10,7 @@ import pytest
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import loaded, order_of
 from tests.handed.conftest import TOY
-from tests.services import Bucket
+from tests.services import Bucket, on_stores
 
 pytestmark = pytest.mark.handed("H11")
 
@@ -18,6 +18,7 @@ KEYS = [f"in/{number:05}.json" for number in range(2005)]
 OTHERS = [f"in_private/{number}.json" for number in range(3)]
 
 
+@on_stores
 def test_listing(bucket: Bucket) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(partial(bucket.put, content=b'{"n": 1}'), [*KEYS, *OTHERS]))

@@ -19,9 +19,7 @@ class ListRanges:
         self.step = step
 
     def __call__(self, docs):
-        return [
-            [(d, n, i, min(n, i + self.step)) for i in range(0, n, self.step)] for d, n in docs
-        ]
+        return [[(d, n, i, min(n, i + self.step)) for i in range(0, n, self.step)] for d, n in docs]
 
 
 class Render:
@@ -40,9 +38,7 @@ class Ocr:
         self.kit = Kit(wl, "ocr")
 
     def __call__(self, pages):
-        return [
-            GroupFailure("poison") if text is None else text for text in self.kit.ocr(pages)
-        ]
+        return [GroupFailure("poison") if text is None else text for text in self.kit.ocr(pages)]
 
 
 class Assemble:

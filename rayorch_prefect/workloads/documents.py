@@ -1,7 +1,8 @@
 """PDFs in S3 become one Markdown and one JSON document each.
 
 A source expands to its page numbers, pages are read in batches that mix documents, and each
-document is assembled the moment its last page is in. A page that cannot be read is a marked gap.
+document is assembled the moment its last page is in. A page without a text layer is rendered and
+read by OCR; no other page waits for that. A page that cannot be read is a marked gap.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rayorch_prefect import F, GroupFailure, RecordFailure, program, stage
+from rayorch_prefect.workloads.page_ocr import Recognizer, read_scan
 from rayorch_prefect.workloads.pdf_text import (
     OpenDocuments,
+    OpenPdf,
     Page,
     PdfSource,
     fetch,
@@ -54,7 +57,8 @@ class ListPages:
 
 
 class ReadPage:
-    """A source and a page's ordinal in, the page's text and size (points) out.
+    """A source and a page's ordinal in; out the page by its text layer, whether that has text,
+    and whether it has none.
 
     The worker keeps its latest documents open, so each is fetched once a worker.
     Raises RecordFailure `UnreadablePage` for that page alone, and GroupFailure if the document
@@ -65,15 +69,43 @@ class ReadPage:
         self.documents = OpenDocuments(limit=keep_open, memory_mib=memory_mib)
         self.memory_mib = memory_mib
 
-    def __call__(self, source: PdfSource, ordinal: int) -> Page:
-        try:
-            document = self.documents.get(source)
-        except RecordFailure as failure:
-            raise GroupFailure(failure.type, failure.message) from failure
-        return read_page(document, ordinal, self.memory_mib)
+    def __call__(self, source: PdfSource, ordinal: int) -> tuple[Page, bool, bool]:
+        page = read_page(_opened(self.documents, source), ordinal, self.memory_mib)
+        has_text = bool(page["text"].strip())
+        return page, has_text, not has_text
 
     def close(self) -> None:
         self.documents.close()
+
+
+class ReadScan:
+    """A source and a page without text in, the page as OCR reads it out.
+
+    Rendering takes a hundredth of the reading, so one worker does both, and no image moves.
+    A blank page stays empty. `threads` defaults to the CPUs of the stage.
+    Raises RecordFailure `UnrenderablePage` for that page alone, and GroupFailure as `ReadPage`.
+    """
+
+    def __init__(
+        self, keep_open: int = 4, memory_mib: int = 2048, threads: int | None = None
+    ) -> None:
+        self.documents = OpenDocuments(limit=keep_open, memory_mib=memory_mib)
+        self.memory_mib = memory_mib
+        self.recognize = Recognizer(threads)
+
+    def __call__(self, source: PdfSource, page: Page) -> Page:
+        document = _opened(self.documents, source)
+        return read_scan(document, page, self.recognize, self.memory_mib)
+
+    def close(self) -> None:
+        self.documents.close()
+
+
+def _opened(documents: OpenDocuments, source: PdfSource) -> OpenPdf:
+    try:
+        return documents.get(source)
+    except RecordFailure as failure:
+        raise GroupFailure(failure.type, failure.message) from failure
 
 
 class Assemble:
@@ -121,15 +153,21 @@ def _section_text(text: str) -> str:
     return _BLOCK_START.sub(r"\\", lines) or "*(no text on this page)*"
 
 
+# Together they fit two CPUs.
 list_pages = stage(ListPages, rowwise=True, batch_size=4, replicas=1, num_cpus=0.25)
-read_pages = stage(ReadPage, rowwise=True, batch_size=16, replicas=2, num_cpus=0.5)
+read_pages = stage(ReadPage, rowwise=True, batch_size=16, replicas=2, num_cpus=0.25, outputs=3)
+read_scans = stage(ReadScan, rowwise=True, batch_size=2, replicas=1, num_cpus=1)
 assemble = stage(Assemble, rowwise=True, batch_size=8, replicas=1, num_cpus=0.25)
 
 
-@program(version="1")
+@program(version="2")
 def documents(source: Any) -> Any:
-    """Source -> page ordinals -> pages -> one published document."""
+    """Source -> page ordinals -> pages, those without text by OCR -> one published document."""
     ordinals = F.expand(list_pages()(source), domain="page")
-    pages = read_pages()(F.broadcast(source, like=ordinals), ordinals)
-    whole = F.reduce(pages, on_failure="skip", max_missing=MAX_MISSING)
+    pages, has_text, has_none = read_pages()(F.broadcast(source, like=ordinals), ordinals)
+    without_text = F.filter(pages, has_none)
+    scans = read_scans()(F.broadcast(source, like=without_text), without_text)
+    # The pages with text alone, so that a scan that fails is a gap and not an empty page.
+    read = F.coalesce(F.filter(pages, has_text), scans)
+    whole = F.reduce(read, on_failure="skip", max_missing=MAX_MISSING)
     return assemble()(source, whole)

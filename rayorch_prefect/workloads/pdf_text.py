@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as pdfium_raw
@@ -38,14 +38,26 @@ class PdfSource(Protocol):
     def read(self) -> bytes: ...
 
 
+class Rendering(TypedDict):
+    """How a page was rendered: dots an inch, and whether the pixel cap lowered them."""
+
+    dpi: float
+    capped: bool
+
+
 class Page(TypedDict):
-    """One page as read: `number` counts from 1, `ordinal` from 0, sizes are in points (1/72 in)."""
+    """One page as read: `number` counts from 1, `ordinal` from 0, sizes are in points (1/72 in).
+
+    `rendering` is there where the text came from OCR.
+    """
 
     number: int
     ordinal: int
     width: float
     height: float
     text: str
+    text_from: Literal["text_layer", "ocr"]
+    rendering: NotRequired[Rendering]
 
 
 def fetch(source: PdfSource) -> bytes:
@@ -152,6 +164,7 @@ def read_page(document: OpenPdf, ordinal: int, memory_mib: int = 2048) -> Page:
         width=round(width, 2),
         height=round(height, 2),
         text=clean_text(text),
+        text_from="text_layer",
     )
 
 

@@ -9,9 +9,12 @@ import io
 import random
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pypdfium2 as pdfium
 
 _TOPICS = ("invoices", "pumps", "harbours", "glaciers", "contracts", "bridges", "orchards")
 _OPENINGS = ("In the past year", "According to the survey", "For the second time", "By contrast")
@@ -24,6 +27,7 @@ _ENDINGS = (
     "although the weather was poor",
 )
 PAGES_LONGEST = 120
+_SCAN_PAGES = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +74,27 @@ class SampleSet:
             (folder / sample.name).write_bytes(sample.data)
 
 
-def make_samples(count: int = 40, seed: int = 7) -> SampleSet:
-    """`count` files, at least 5: PDFs of 1 to 120 pages with a long tail, and three bad ones."""
-    if count < 5:
-        raise ValueError(f"count must be at least 5, not {count}")
+def make_samples(count: int = 42, seed: int = 7) -> SampleSet:
+    """`count` files, at least 7: PDFs of 1 to 120 pages with a long tail, three bad ones, and
+    two short scans, which have no text layer."""
+    if count < 7:
+        raise ValueError(f"count must be at least 7, not {count}")
     choose = random.Random(seed)
     files = [
         Sample("bad-cut-in-half.pdf", truncated_pdf(), failure="Truncated"),
         Sample("bad-locked.pdf", encrypted_pdf(), failure="Encrypted"),
         Sample("bad-text-file.pdf", not_a_pdf(), failure="NotAPdf"),
     ]
-    for index, pages in enumerate(_page_counts(count - len(files), choose)):
+    reports = count - len(files) - len(_SCAN_PAGES)
+    for index, pages in enumerate(_page_counts(reports, choose)):
         topic = choose.choice(_TOPICS)
         texts = [_page_text(topic, number, pages, choose) for number in range(1, pages + 1)]
         files.append(Sample(f"report-{index:03d}-{topic}.pdf", pdf_bytes(texts), pages=pages))
+    for index, pages in enumerate(_SCAN_PAGES):
+        topic = choose.choice(_TOPICS)
+        # Few lines: a line takes OCR a tenth of a second.
+        texts = [_page_text(topic, n, pages, choose, most=10) for n in range(1, pages + 1)]
+        files.append(Sample(f"scan-{index:03d}-{topic}.pdf", scanned_pdf(texts), pages=pages))
     return SampleSet(tuple(sorted(files, key=lambda sample: sample.name)))
 
 
@@ -95,9 +106,9 @@ def _page_counts(count: int, choose: random.Random) -> list[int]:
     return counts
 
 
-def _page_text(topic: str, number: int, pages: int, choose: random.Random) -> str:
+def _page_text(topic: str, number: int, pages: int, choose: random.Random, most: int = 32) -> str:
     lines = [f"Report on {topic}", f"Page {number} of {pages}", ""]
-    for _ in range(choose.randint(8, 32)):
+    for _ in range(choose.randint(8, most)):
         lines.append(
             f"{choose.choice(_OPENINGS)} we {choose.choice(_VERBS)} {choose.randint(2, 900)} "
             f"{topic} {choose.choice(_ENDINGS)}."
@@ -123,6 +134,24 @@ def pdf_bytes(pages: int | Sequence[str], **canvas_options: Any) -> bytes:
         lines.textLines(text, trim=0)
         canvas.drawText(lines)
         canvas.showPage()
+    canvas.save()
+    return buffer.getvalue()
+
+
+def scanned_pdf(pages: int | Sequence[str]) -> bytes:
+    """What `pdf_bytes` gives as images of its pages, 144 dpi and grey, without a text layer."""
+    from reportlab.lib.utils import ImageReader
+    from reportlab.pdfgen.canvas import Canvas
+
+    buffer = io.BytesIO()
+    canvas = Canvas(buffer, invariant=1)
+    with closing(pdfium.PdfDocument(pdf_bytes(pages))) as document:
+        for page in document:
+            size = page.get_size()
+            image = page.render(scale=2, grayscale=True).to_pil()
+            canvas.setPageSize(size)
+            canvas.drawImage(ImageReader(image), 0, 0, *size)
+            canvas.showPage()
     canvas.save()
     return buffer.getvalue()
 

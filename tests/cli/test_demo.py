@@ -60,14 +60,21 @@ def test_the_demo_publishes_what_it_should_and_says_where(tmp_path: Path) -> Non
     assert running.returncode == 0, said
     summary = json.loads((tmp_path / ".demo/summary.json").read_text())
     counts = (summary["sources"], summary["published"], summary["failed"], summary["flow_runs"])
-    assert counts == (40, 37, FAILED, 4)
-    assert summary["upload_task_runs"] == 37
+    assert counts == (42, 39, FAILED, 4)
+    assert summary["upload_task_runs"] == 39
     assert 0 < summary["first_upload_s"] <= summary["wall_s"]
     assert summary["manifest"].startswith("s3://demo/out/_rayorch/documents/manifests/")
     out = Path(summary["outputs"])
     documents = [json.loads(path.read_text()) for path in out.glob("in/*.json")]
     assert sum(document["page_count"] for document in documents) == summary["pages"]
-    assert len(list(out.glob("in/*.md"))) == len(documents) == 37
+    assert len(list(out.glob("in/*.md"))) == len(documents) == 39
+    pages = [page for document in documents for page in document["pages"]]
+    scanned = [page["text"] for page in pages if page["text_from"] == "ocr"]
+    assert sorted(text.splitlines()[1] for text in scanned) == [
+        "Page 1 of 1",
+        "Page 1 of 2",
+        "Page 2 of 2",
+    ]
     assert list((out / "_rayorch/documents/manifests").rglob("*.parquet"))
     assert "grains: ListPages" in said
     assert said.splitlines()[-1] == "Every source ended as it should."
@@ -192,7 +199,7 @@ def test_a_wrong_answer_makes_the_exit_status_1(
         "from rayorch_prefect.workloads import samples\n"
         "real = samples.make_samples\n"
         "def wrong():\n"
-        "    made = real(6)\n"
+        "    made = real(7)\n"
         "    last = replace(made.files[-1], failure='Encrypted')\n"
         "    return samples.SampleSet((*made.files[:-1], last))\n"
         "samples.make_samples = wrong\n"
@@ -205,4 +212,4 @@ def test_a_wrong_answer_makes_the_exit_status_1(
     )
     assert ended.returncode == 1, ended.stderr
     assert "expected failed as Encrypted, got published with" in ended.stdout
-    assert json.loads((tmp_path / ".demo/summary.json").read_text())["published"] == 3
+    assert json.loads((tmp_path / ".demo/summary.json").read_text())["published"] == 4

@@ -9,7 +9,8 @@ import pytest
 
 from rayorch_prefect import GroupFailure, Members, RecordFailure
 from rayorch_prefect.errors import SourceChanged, StoreError
-from rayorch_prefect.workloads.documents import Assemble, ListPages, ReadPage
+from rayorch_prefect.workloads.documents import Assemble, ListPages, ReadPage, ReadScan
+from rayorch_prefect.workloads.pdf_text import open_pdf, read_page
 from rayorch_prefect.workloads.samples import encrypted_pdf, pdf_bytes, pdf_with_broken_page
 from tests.workloads.local_source import LocalSource
 
@@ -37,15 +38,17 @@ a - b
 
 def assembled(source: LocalSource) -> dict[str, Any]:
     """What the stages make of a source, one after the other, unreadable pages left out."""
-    read = ReadPage()
+    read, read_scan = ReadPage(), ReadScan()
     pages, ordinals, missing = [], [], []
     for ordinal in ListPages()(source):
         try:
-            pages.append(read(source, ordinal))
+            page, _, has_none = read(source, ordinal)
+            pages.append(read_scan(source, page) if has_none else page)
             ordinals.append(ordinal)
         except RecordFailure:
             missing.append(ordinal)
     read.close()
+    read_scan.close()
     return Assemble()(source, Members(pages, ordinals, tuple(missing)))
 
 
@@ -54,14 +57,16 @@ def test_golden_document_with_a_gap() -> None:
     data = pdf_with_broken_page([text, "lost", ""], broken=[1])
     output = assembled(LocalSource("in/small report.pdf", data))
     assert output[".md"] == GOLDEN_MARKDOWN
+    size = {"width": 595.28, "height": 841.89}
+    from_ocr = {"text_from": "ocr", "rendering": {"dpi": 144.0, "capped": False}}
     assert json.loads(json.dumps(output[".json"])) == {
         "source": "s3://shelf/in/small report.pdf",
         "etag": "1",
         "page_count": 3,
         "missing": [1],
         "pages": [
-            {"number": 1, "ordinal": 0, "width": 595.28, "height": 841.89, "text": text},
-            {"number": 3, "ordinal": 2, "width": 595.28, "height": 841.89, "text": ""},
+            {"number": 1, "ordinal": 0, **size, "text": text, "text_from": "text_layer"},
+            {"number": 3, "ordinal": 2, **size, "text": "", **from_ocr},
         ],
     }
 
@@ -107,9 +112,11 @@ def test_a_document_is_fetched_once_for_all_its_pages() -> None:
 def test_a_lost_document_is_no_gap_but_spoils_all_its_pages(
     source: LocalSource, expected: str
 ) -> None:
-    with pytest.raises(GroupFailure) as caught:
-        ReadPage()(source, 0)
-    assert caught.value.type == expected
+    page = read_page(open_pdf(pdf_bytes([""]), "a.pdf"), 0)
+    for call in (lambda: ReadPage()(source, 0), lambda: ReadScan()(source, page)):
+        with pytest.raises(GroupFailure) as caught:
+            call()
+        assert caught.value.type == expected
 
 
 def test_a_store_error_is_left_to_be_tried_again() -> None:

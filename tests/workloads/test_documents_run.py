@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
+import pikepdf
 import pytest
 
 from rayorch_prefect import run_local
@@ -15,6 +17,7 @@ from rayorch_prefect.workloads.samples import (
     not_a_pdf,
     pdf_bytes,
     pdf_with_broken_page,
+    scanned_pdf,
     truncated_pdf,
 )
 from tests.workloads.local_source import CASES, LocalSource, case
@@ -74,6 +77,46 @@ def test_half_of_the_pages_may_be_missing(
         assert failure(parent)[1] == expected
 
 
+def test_pages_with_and_without_text_stand_in_order() -> None:
+    text, scan = pdf_bytes(["first words"]), scanned_pdf(["second words", ""])
+    output = run(LocalSource("a.pdf", joined(text, scan, text)))["a.pdf"].value()
+    pages = [(page["text_from"], page["text"]) for page in output[".json"]["pages"]]
+    assert pages == [
+        ("text_layer", "first words"),
+        ("ocr", "second words"),
+        ("ocr", ""),
+        ("text_layer", "first words"),
+    ]
+    assert output[".json"]["missing"] == []
+    assert "## Page 2\n\nsecond words\n\n## Page 3\n\n*(no text on this page)*" in output[".md"]
+
+
+def test_a_scan_that_cannot_be_rendered_is_a_gap_and_no_empty_page() -> None:
+    data = pdf_bytes(["words", ""])
+    with pikepdf.open(io.BytesIO(data)) as document:
+        # Outside of the media box, so that nothing of the page is left.
+        document.pages[1].cropbox = pikepdf.Array([2000, 2000, 2100, 2100])
+        document.save(edited := io.BytesIO())
+    output = run(LocalSource("a.pdf", edited.getvalue()))["a.pdf"].value()
+    assert output[".json"]["missing"] == [1]
+    assert [page["text"] for page in output[".json"]["pages"]] == ["words"]
+    assert "> **Page 2 is missing**" in output[".md"]
+
+
+def test_a_document_with_text_waits_for_no_scan() -> None:
+    rows = [LocalSource("scan.pdf", scanned_pdf(3)), LocalSource("text.pdf", pdf_bytes(3))]
+    assert [parent.row.key for parent in run_local(documents, rows)] == ["text.pdf", "scan.pdf"]
+
+
+def joined(*files: bytes) -> bytes:
+    whole = pikepdf.new()
+    for data in files:
+        with pikepdf.open(io.BytesIO(data)) as document:
+            whole.pages.extend(document.pages)
+    whole.save(result := io.BytesIO())
+    return result.getvalue()
+
+
 def test_the_samples_end_as_they_say() -> None:
     samples = {sample.name: sample for sample in make_samples()}
     parents = run(*(LocalSource(name, sample.data) for name, sample in samples.items()))
@@ -84,6 +127,10 @@ def test_the_samples_end_as_they_say() -> None:
         else:
             output = parent.value()[".json"]
             assert output["page_count"] == len(output["pages"]) == samples[name].pages
+            read_by = "ocr" if name.startswith("scan-") else "text_layer"
+            for page in output["pages"]:
+                assert page["text_from"] == read_by
+                assert f"Page {page['number']} of {samples[name].pages}" in page["text"]
 
 
 @pytest.mark.skipif(not CASES.exists(), reason="the shared cases are not at hand")

@@ -80,6 +80,7 @@ def test_pages_have_their_own_text_and_size_in_points() -> None:
         "width": 595.28,
         "height": 841.89,
         "text": "one\nand more",
+        "text_from": "text_layer",
     }
     assert read_page(document, 1)["text"] == "two"
     document.close()

@@ -31,26 +31,38 @@ def test_every_sample_ends_as_it_says(samples: SampleSet) -> None:
 
 
 def test_the_set_as_a_whole(samples: SampleSet) -> None:
-    assert len(samples) == 40
-    assert samples.published == 37
+    assert len(samples) == 42
+    assert samples.published == 39
     assert Counter(samples.failures.values()) == {"Encrypted": 1, "Truncated": 1, "NotAPdf": 1}
     counts = sorted(sample.pages for sample in samples if sample.failure is None)
     assert (counts[0], counts[-1], sum(counts)) == (1, 120, samples.pages)
     assert counts[len(counts) // 2] <= 5, "the tail is long, so most are short"
-    assert len({sample.name for sample in samples}) == 40
+    assert len({sample.name for sample in samples}) == 42
 
 
 def test_pages_say_their_number(samples: SampleSet) -> None:
     longest = max(samples, key=lambda sample: sample.pages)
     source, read = LocalSource(longest.name, longest.data), ReadPage()
     for ordinal in (0, 59, 119):
-        assert f"Page {ordinal + 1} of 120\n" in read(source, ordinal)["text"]
+        assert f"Page {ordinal + 1} of 120\n" in read(source, ordinal)[0]["text"]
     read.close()
+
+
+def test_two_scans_have_images_and_no_text(samples: SampleSet) -> None:
+    scans = [sample for sample in samples if sample.name.startswith("scan-")]
+    assert [scan.pages for scan in scans] == [1, 2]
+    for scan in scans:
+        source, read = LocalSource(scan.name, scan.data), ReadPage()
+        for ordinal in range(scan.pages):
+            page, has_text, has_none = read(source, ordinal)
+            assert (page["text"], has_text, has_none) == ("", False, True)
+            assert page["height"] == pytest.approx(841.89, abs=0.01)
+        read.close()
 
 
 def test_the_same_seed_gives_the_same_bytes(samples: SampleSet) -> None:
     assert make_samples() == samples
-    assert make_samples(count=5, seed=8) != make_samples(count=5, seed=9)
+    assert make_samples(count=7, seed=8) != make_samples(count=7, seed=9)
 
 
 def test_write(samples: SampleSet, tmp_path: Path) -> None:

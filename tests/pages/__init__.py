@@ -1,0 +1,1 @@
+"""Pages of the Prefect UI, as a browser shows them."""

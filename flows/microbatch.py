@@ -9,9 +9,10 @@ from prefect.client.schemas.objects import State
 
 from rayorch_prefect.binding.futures import flow_state, threads
 from rayorch_prefect.binding.microbatch import Microbatch
+from rayorch_prefect.binding.near_uploads import NearUploads, near_data
 from rayorch_prefect.binding.registry import find_night
 from rayorch_prefect.tasks.manifest import write_part
-from rayorch_prefect.tasks.upload import upload
+from rayorch_prefect.tasks.upload import upload, upload_near
 
 
 @flow(
@@ -27,7 +28,11 @@ async def microbatch(night: str, index: int, count: int, first: str, last: str) 
     run starts for each parent, or group of them, the moment it is whole, and all are waited for.
     """
     batch = find_night(night).microbatches[index]
-    await batch.run(lambda ordinals, keys: upload.submit(night, index, ordinals, keys))
+    if batch.night.order.upload_runner == "ray":
+        async with NearUploads(batch, upload_near) as uploads:
+            await batch.run(uploads.start)
+    else:
+        await batch.run(lambda ordinals, keys: upload.submit(night, index, ordinals, keys))
     await write_part(night, index)
     await batch.publish_table()
     return batch.state()
@@ -35,8 +40,9 @@ async def microbatch(night: str, index: int, count: int, first: str, last: str) 
 
 async def run_microbatch(batch: Microbatch) -> State[Any]:
     """Start the child flow of `batch` and wait for its state."""
-    sources = batch.sources
-    bounded = microbatch.with_options(task_runner=threads(batch.night.order.upload_workers))
+    sources, order = batch.sources, batch.night.order
+    runner = near_data() if order.upload_runner == "ray" else threads(order.upload_workers)
+    bounded = microbatch.with_options(task_runner=runner)
     return await flow_state(
         bounded,
         batch.night.id,

@@ -30,6 +30,7 @@ async def run_night(
     upload_workers: int = 4,
     ray_address: str | None = None,
     upload_group: int = 1,
+    upload_runner: str = "threads",
     limit: int | None = None,
     only: list[str] | None = None,
     force: bool = False,
@@ -43,7 +44,7 @@ async def run_night(
     sources still make a Completed state, named PartiallyCompleted; `retry_failed` runs again
     what failed for good or was published with gaps; `upload_workers` bounds the uploads in
     flight of a microbatch; one upload task run publishes up to `upload_group` parents, or what
-    came within 1 s.
+    came within 1 s. `upload_runner` "threads" runs them in this process, "ray" on Ray workers.
 
     `only` narrows the sources to these keys or URIs; `limit` bounds how many run, the others
     count as not processed without making the state Failed; `force` runs what the ledger says is
@@ -64,6 +65,7 @@ async def run_night(
         upload_workers=upload_workers,
         ray_address=ray_address,
         upload_group=upload_group,
+        upload_runner=upload_runner,
         limit=limit,
         only=only,
         force=force,
@@ -101,6 +103,7 @@ async def nightly(
     upload_workers: int = 4,
     ray_address: str | None = None,
     upload_group: int = 1,
+    upload_runner: str = "threads",
     limit: int | None = None,
     only: list[str] | None = None,
     force: bool = False,
@@ -123,6 +126,7 @@ async def nightly(
         upload_workers=upload_workers,
         ray_address=ray_address,
         upload_group=upload_group,
+        upload_runner=upload_runner,
         limit=limit,
         only=only,
         force=force,

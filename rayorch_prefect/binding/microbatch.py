@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prefect.client.schemas.objects import State
-from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.states import Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
-from rayorch_prefect.binding.futures import final_states
+from rayorch_prefect.binding.futures import Upload, final_states
 from rayorch_prefect.binding.publishing import publish_and_record, upload_failure
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, paths
 from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.tallies import check_total, tally
-from rayorch_prefect.binding.upload_groups import UPLOAD_PAUSES, UploadGroup, in_rounds
+from rayorch_prefect.binding.upload_groups import UploadGroup, in_rounds, tries_of
 from rayorch_prefect.errors import EngineClosed, InternalError, RayorchError, StoreError
 from rayorch_prefect.execution.engine_run import Run
 from rayorch_prefect.execution.parent import Parent
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 _RECORDED = (Kind.RECORD_FAILURE, Kind.GROUP_FAILURE)
 
 Event: TypeAlias = Parent | BaseException
-Submit: TypeAlias = Callable[[list[int], str], PrefectFuture[Any]]
+Submit: TypeAlias = Callable[[list[int], str], Upload]
+Taken: TypeAlias = dict[int, tuple[Parent, Row]]
 
 
 class Microbatch:
@@ -89,22 +89,35 @@ class Microbatch:
         Returns bytes and content hash by output key, or a Failed state named UploadFailed when
         the bounded tries of some are spent; either way every row is settled.
         """
+        taken = self.take(ordinals)
+        asked: dict[int, Callable[[], Future[Row]]] = {
+            ordinal: partial(self._apply, parent, row) for ordinal, (parent, row) in taken.items()
+        }
+        ends = in_rounds(asked)
+        return self.end_uploads(taken, ends)
+
+    def take(self, ordinals: Sequence[int]) -> Taken:
+        """COMPLETED parents that wait for their upload, each with its row as published."""
         parents = {ordinal: self._waiting.pop(ordinal) for ordinal in ordinals}
-        asked = {
-            ordinal: partial(self._apply, parent, self._row(parent, RowOutcome.PUBLISHED))
+        return {
+            ordinal: (parent, self._row(parent, RowOutcome.PUBLISHED))
             for ordinal, parent in parents.items()
         }
+
+    def end_uploads(
+        self, taken: Taken, ends: Iterable[tuple[int, Row | Exception]]
+    ) -> State[Any] | dict[str, Any]:
+        """Settle each taken parent by its end, its row or an error; returns as `upload` does."""
         stored: dict[str, Any] = {}
         failed: list[State[Any]] = []
-        for ordinal, end in in_rounds(asked):
+        for ordinal, end in ends:
             if isinstance(end, Row):
                 self._settle(ordinal, end)
                 self.night.first_upload_at = self.night.first_upload_at or time.monotonic()
                 stored |= {each.key: [each.size, each.sha256] for each in end.artifacts}
             else:
-                row = self._row(parents[ordinal], RowOutcome.PUBLISHED)
-                failed.append(self._upload_failed(ordinal, row, end))
-        return _gravest(failed, len(parents)) if failed else stored
+                failed.append(self._upload_failed(ordinal, taken[ordinal][1], end))
+        return _gravest(failed, len(taken)) if failed else stored
 
     def write_manifest_part(self) -> str:
         """Store the manifest part of these rows; its URI. Raises StoreError."""
@@ -136,8 +149,8 @@ class Microbatch:
                 source = self.night.sources[position]
                 self.night.rows[position] = not_processed(source, reason)
 
-    def _submitted_by(self, submit: Submit) -> Callable[[list[int]], PrefectFuture[Any]]:
-        def submitted(ordinals: list[int]) -> PrefectFuture[Any]:
+    def _submitted_by(self, submit: Submit) -> Callable[[list[int]], Upload]:
+        def submitted(ordinals: list[int]) -> Upload:
             first = self.night.sources[self.positions[ordinals[0]]].key
             more = f" and {len(ordinals) - 1} more" if len(ordinals) > 1 else ""
             self.night.uploads += 1
@@ -197,8 +210,7 @@ class Microbatch:
             reason = f"its upload was cut off: {error}"
             self._settle(ordinal, not_processed(row.source, reason))
             return Failed(message=reason, data=error)
-        tries = len(UPLOAD_PAUSES) + 1 if isinstance(error, StoreError) else 1
-        failure = upload_failure(error, self.night.root_domain, tries)
+        failure = upload_failure(error, self.night.root_domain, tries_of(error))
         self._settle(ordinal, row.as_failed(failure, time.time()))
         return Failed(message=str(failure), data=error, name=failure.kind.value)
 

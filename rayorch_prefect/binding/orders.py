@@ -9,6 +9,9 @@ from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.storage import S3Location, refuse_nested
 
+UPLOAD_RUNNERS = ("threads", "ray")
+"""Where upload task runs go: threads of the flow's process, or Ray workers."""
+
 _COUNTS = ("microbatch_size", "max_active_microbatches", "upload_workers", "upload_group", "limit")
 
 
@@ -19,7 +22,8 @@ class Order:
     `program` is the name it was asked by (`module:attribute`), empty for a Program object.
     `microbatch_size` counts sources; `failure_policy` counts tolerated failed sources;
     `upload_workers` bounds the uploads in flight of one microbatch; one upload task run publishes
-    up to `upload_group` parents. `ray_address` None means the initialised Ray, or RAY_ADDRESS, or
+    up to `upload_group` parents, in threads of the flow's process or on Ray workers, as
+    `upload_runner` says. `ray_address` None means the initialised Ray, or RAY_ADDRESS, or
     a local one. `only` narrows the sources to these keys or URIs, `limit` bounds how many of them
     run; `force` ignores the ledger; `dry_run` only plans; `allow_empty` takes an empty prefix.
     """
@@ -34,6 +38,7 @@ class Order:
     upload_workers: int = 4
     ray_address: str | None = None
     upload_group: int = 1
+    upload_runner: str = "threads"
     limit: int | None = None
     only: tuple[str, ...] = ()
     force: bool = False
@@ -46,6 +51,11 @@ class Order:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}; expected at least 1")
+        if self.upload_runner not in UPLOAD_RUNNERS:
+            raise UsageError(
+                f"upload_runner is {self.upload_runner!r}; expected one of "
+                f"{', '.join(UPLOAD_RUNNERS)}"
+            )
         if self.failure_policy < 0:
             raise UsageError(
                 f"failure_policy is {self.failure_policy}; expected the number of failed "

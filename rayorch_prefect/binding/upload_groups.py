@@ -6,10 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from prefect.futures import PrefectFuture
-
+from rayorch_prefect.binding.futures import Upload
 from rayorch_prefect.errors import StoreError
 
 T = TypeVar("T")
@@ -27,9 +26,9 @@ class UploadGroup:
     `closed[i]` are the ordinals of the group that `futures[i]` uploads.
     """
 
-    def __init__(self, size: int, submit: Callable[[list[int]], PrefectFuture[Any]]) -> None:
+    def __init__(self, size: int, submit: Callable[[list[int]], Upload]) -> None:
         self.closed: list[list[int]] = []
-        self.futures: list[PrefectFuture[Any]] = []
+        self.futures: list[Upload] = []
         self._size = size
         self._submit = submit
         self._open: list[int] = []
@@ -79,6 +78,11 @@ def in_rounds(
             return
         if pause is not None:
             time.sleep(pause)
+
+
+def tries_of(error: Exception) -> int:
+    """How many tries an upload got that ended with this error."""
+    return len(UPLOAD_PAUSES) + 1 if isinstance(error, StoreError) else 1
 
 
 def _begun(begin: Callable[[], Future[T]]) -> Future[T]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.deployment.conftest import Api
-from tests.services import Bucket
+from tests.services import Bucket, on_moto
 
 PROGRAM = "tests.binding.programs:joined"
 
 
+@on_moto
 def test_a_worker_runs_the_deployment_and_a_second_run_is_cancelled(
     bucket: Bucket, prefect: Callable[..., str], api: Api
 ) -> None:

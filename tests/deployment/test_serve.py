@@ -9,7 +9,7 @@ import pytest
 
 from rayorch_prefect.binding.prefect_server import wait_until
 from tests.deployment.conftest import ROOT, Api, Start
-from tests.services import Bucket
+from tests.services import Bucket, on_moto
 
 EXAMPLE = ROOT / "examples/serve.py"
 
@@ -33,6 +33,7 @@ def test_it_deploys_the_nightly_flow_every_night_and_once_at_a_time() -> None:
     assert made.parameters["source"] == "s3://there/in/"
 
 
+@on_moto
 @pytest.mark.slow
 def test_it_serves_a_run_that_is_asked_for(bucket: Bucket, start: Start, api: Api) -> None:
     bucket.put_sources(a={"n": 2})

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rayorch_prefect import Engine, program, stage
 from rayorch_prefect.workloads.documents import ReadPage, ReadScan
 from rayorch_prefect.workloads.page_ocr import (
     MAX_PIXELS,
@@ -25,7 +26,10 @@ from rayorch_prefect.workloads.page_ocr import (
 )
 from rayorch_prefect.workloads.pdf_text import Page, open_pdf
 from rayorch_prefect.workloads.samples import pdf_bytes, scanned_pdf
+from tests.services import ray_cluster, s3_server
 from tests.workloads.local_source import CASES, LocalSource, case
+
+__all__ = ["ray_cluster", "s3_server"]
 
 TEXT = """\
 Inventory of the northern warehouse
@@ -186,6 +190,28 @@ def test_threads_are_those_that_the_worker_has(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert Recognizer().threads == 3
     assert Recognizer(threads=2).threads == 2
+
+
+class Threads:
+    """Tells with how many threads a recognizer in its worker would read."""
+
+    def __call__(self, rows: list[int]) -> list[int]:
+        return [Recognizer().threads for _ in rows]
+
+
+threads = stage(Threads, num_cpus=2)
+
+
+@program(version="1")
+def tells_threads(row: Any) -> Any:
+    return threads()(row)
+
+
+def test_on_ray_threads_are_the_cpus_of_the_stage(
+    ray_cluster: str,
+) -> None:
+    with Engine(tells_threads) as engine:
+        assert [parent.value() for parent in engine.run([1])] == [2]
 
 
 @pytest.mark.skipif(not CASES.exists(), reason="the shared cases are not at hand")

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import httpx
+from prefect.client.orchestration import get_client
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_KEY,
@@ -22,6 +23,7 @@ from prefect.settings import (
 )
 
 from rayorch_prefect.errors import RayorchError
+from rayorch_prefect.storage.redaction import without_secrets
 
 START_SECONDS = 120.0
 STOP_SECONDS = 15.0
@@ -36,6 +38,22 @@ RECORDER = {
 
 class ServerNotStarted(RayorchError):
     """The local Prefect server did not answer in time, or ended; the message has its last words."""
+
+
+class ServerNotReached(RayorchError):
+    """The Prefect API that PREFECT_API_URL or the profile names gives no answer."""
+
+
+def require_answer() -> None:
+    """Ask the Prefect API in use for its health. Raises ServerNotReached."""
+    with get_client(sync_client=True) as client:
+        failed = client.api_healthcheck()
+    if failed is not None:
+        where = without_secrets(PREFECT_API_URL.value() or "")
+        raise ServerNotReached(
+            f"no Prefect API answers at {where} ({without_secrets(str(failed))}): check "
+            "PREFECT_API_URL, or unset it to use a local server"
+        )
 
 
 class PrefectServer:

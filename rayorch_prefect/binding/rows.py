@@ -70,7 +70,7 @@ def not_processed(source: Source, reason: str) -> Row:
 
 def left_out(source: Source, limit: int) -> Row:
     """A source beyond the number that the user asked for: not processed, and no fault."""
-    reason = f"left out: the run was limited to {limit} sources"
+    reason = f"left out by the run's limit of {limit}"
     return replace(not_processed(source, reason), left_out=True)
 
 

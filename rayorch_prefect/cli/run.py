@@ -25,7 +25,7 @@ from rayorch_prefect.binding.futures import flow_state
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import loaded, order_of
 from rayorch_prefect.binding.orders import Order
-from rayorch_prefect.binding.prefect_server import PrefectServer, using_api
+from rayorch_prefect.binding.prefect_server import PrefectServer, require_answer, using_api
 from rayorch_prefect.binding.publishing import Shelf
 from rayorch_prefect.binding.recording import wait_until_recorded
 from rayorch_prefect.binding.registry import watching
@@ -93,6 +93,7 @@ def _show_selection(order: Order, program: Program) -> int:
 def _api() -> Iterator[PrefectServer | None]:
     """The Prefect API that the user set, else a server of our own for as long as we run."""
     if PREFECT_API_URL.value():
+        require_answer()
         yield None
         return
     print("PREFECT_API_URL is not set: starting a local Prefect server", flush=True)

@@ -56,7 +56,7 @@ async def test_a_limit_leaves_the_rest_out_and_is_no_fault(
         "in/c.json": "published",
         "in/d.json": "not_processed",
     }
-    reason = "left out: the run was limited to 2 sources"
+    reason = "left out by the run's limit of 2"
     assert reason in ended.message
     assert "next: to run the sources that were left out: rayorch-prefect run" in ended.message
     rows = read_manifest(ended.night.manifest).to_pylist()

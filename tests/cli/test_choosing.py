@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rayorch_prefect.binding.opening import loaded
+from rayorch_prefect.binding.prefect_server import using_api
 from rayorch_prefect.binding.publishing import Shelf
 from rayorch_prefect.binding.rows import Row
 from rayorch_prefect.cli.main import main
@@ -98,6 +99,17 @@ def test_an_empty_prefix_is_one_line(bucket: Bucket, capsys: pytest.CaptureFixtu
     assert shown.count("\n") == 1
     assert run(bucket, "--dry-run", "--allow-empty") == 0
     assert capsys.readouterr().out == "dry run, nothing was started. 0 sources\n"
+
+
+def test_a_prefect_api_that_does_not_answer_is_one_line(
+    bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with using_api("http://user:hidden@127.0.0.1:1/api"):
+        assert run(bucket) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("rayorch-prefect run: no Prefect API answers at http://")
+    assert "hidden" not in shown
+    assert shown.count("\n") == 1
 
 
 def test_a_missing_bucket_is_one_line(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:

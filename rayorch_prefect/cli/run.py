@@ -56,8 +56,8 @@ _SETTINGS = (
 def run(asked: argparse.Namespace) -> int:
     """Run the night that the arguments ask for; the exit status.
 
-    Raises UsageError or ProgramError before anything is started; what ended the night before
-    there was a source to account for as well.
+    Raises UsageError or ProgramError before anything is started, and what ended the flow where
+    that was no source's end.
     """
     order = order_of(
         asked.program, asked.source, asked.destination, dry_run=asked.dry_run, **_settings(asked)
@@ -71,8 +71,10 @@ def run(asked: argparse.Namespace) -> int:
         night = nights[-1] if nights else None
         if server is not None and night is not None and not wait_until_recorded(server, night):
             print("not all task runs were recorded by the local Prefect server in time")
-        _raise_early_end(state)
-        _print_end(state, night, server)
+        error = _not_of_a_source(state)
+        _print_end(state, night, server, error)
+    if error is not None:
+        raise error
     return 0 if state.is_completed() else 1
 
 
@@ -131,23 +133,32 @@ def _unwound_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _raise_early_end(state: State[Any]) -> None:
-    """Raise what ended the flow where that was no row's end."""
+def _not_of_a_source(state: State[Any]) -> RayorchError | None:
+    """What ended the flow, unless it went to its end and failed by its sources."""
     if not state.is_failed():
-        return
+        return None
     error = asyncio.run(state.aresult(raise_on_failure=False))
-    if isinstance(error, RayorchError) and not isinstance(error, RowsFailed):
-        raise error
-    if isinstance(error, BaseException) and not isinstance(error, RowsFailed):
+    if isinstance(error, RowsFailed):
+        return None
+    if isinstance(error, RayorchError):
+        return error
+    if isinstance(error, BaseException):
         # A defect: its place is needed, and Prefect's own log does not come here.
         traceback.print_exception(error, file=sys.stderr)
+    return None
 
 
-def _print_end(state: State[Any], night: Night | None, server: PrefectServer | None) -> None:
-    if night is not None:
+def _print_end(
+    state: State[Any],
+    night: Night | None,
+    server: PrefectServer | None,
+    error: RayorchError | None,
+) -> None:
+    if night is not None and (night.sources or error is None):
         for line in summary_lines(night.summary()):
             print(line)
         print(f"outputs        {night.order.destination}")
         page = server.flow_run_page(night.id) if server else url_for("flow-run", night.id)
         print(f"Prefect UI     {page}")
-    print(f"{state.name}: {state.message}", flush=True)
+    if error is None:
+        print(f"{state.name}: {state.message}", flush=True)

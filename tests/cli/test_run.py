@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 
 from rayorch_prefect.binding.prefect_server import PrefectServer
-from tests.services import Bucket
+from tests.services import Bucket, S3Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,7 +83,7 @@ def test_a_failed_run_has_status_1_and_says_what_to_do(
 
 
 def test_what_ends_a_run_early_is_one_line(
-    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
+    bucket: Bucket, ray_cluster: str, s3_server: S3Server, prefect_server: PrefectServer
 ) -> None:
     api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
     empty = started(bucket, api)
@@ -94,6 +94,15 @@ def test_what_ends_a_run_early_is_one_line(
     lost = started(bucket, {**api, "RAY_ADDRESS": "127.0.0.1:1"})
     out, _ = lost.communicate(timeout=200)
 
+    with s3_server.refusing("PUT", f"/{bucket.name}/out/_rayorch/joined/manifests/"):
+        unwritten = started(bucket, api)
+        counted, of_unwritten = unwritten.communicate(timeout=200)
+
+    assert unwritten.returncode == 1
+    # Ray has a line of its own before.
+    assert of_unwritten.splitlines()[-1].startswith("rayorch-prefect run: could not write")
+    assert "Traceback" not in of_unwritten
+    assert re.search(r"^published +1$", counted, re.MULTILINE)
     assert (empty.returncode, unknown.returncode, lost.returncode) == (2, 2, 1)
     assert of_empty.startswith(f"rayorch-prefect run: no object under {bucket.source}")
     assert of_unknown.startswith("rayorch-prefect run: only: no source 'a.json'")

@@ -126,6 +126,12 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
     ):
         run.add_argument(name, action="store_true", help=text)
     run.add_argument(
+        "--upload-runner",
+        choices=("threads", "ray"),
+        default="threads",
+        help="upload task runs in threads of this process (default) or on Ray workers",
+    )
+    run.add_argument(
         "--limit",
         type=_at_least(1),
         metavar="N",

@@ -46,6 +46,7 @@ _SETTINGS = (
     "retry_failed",
     "upload_workers",
     "upload_group",
+    "upload_runner",
     "limit",
     "only",
     "force",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from rayorch_prefect.execution.bars import Bars, Gate
 from rayorch_prefect.execution.codec import EncodedChunk, LargeChunk, decode, encode, rows_of
 from rayorch_prefect.execution.messages import (
     BatchMessage,
@@ -32,7 +34,11 @@ LargeReturns = list[list[LargeChunk]]
 
 
 def run_batch(
-    runner: StageRunner, contract: CallContract, message: BatchMessage, fetch: Fetch
+    runner: StageRunner,
+    contract: CallContract,
+    message: BatchMessage,
+    fetch: Fetch,
+    bars: Bars,
 ) -> tuple[Reply, LargeReturns]:
     """Run one batch; never raises for what the stage or its values do."""
     returns: LargeReturns = [[] for _ in range(message.large_returns)]
@@ -42,13 +48,13 @@ def run_batch(
     except Exception as error:
         return AttemptFailed(type(error).__name__, f"reading the inputs: {short(error)}"), returns
     begin = time.perf_counter()
-    results = runner.run(contract, message.rows, inputs)
+    results = runner.run(contract, message.rows, inputs, Gate(bars, message))
     busy = time.perf_counter() - begin
     if not isinstance(results, Results):
         return results, returns
     reply = _encoded(contract, message, results, returns)
     if isinstance(reply, RowsReply):
-        reply = RowsReply(reply.rows, reply.outputs, reply.failures, reply.large, busy)
+        reply = replace(reply, skipped=tuple(results.skipped), busy_s=busy)
     return reply, returns
 
 

@@ -26,9 +26,13 @@ from rayorch_prefect.execution.messages import (
 from rayorch_prefect.execution.parent import OnParent, Parent, Payload
 from rayorch_prefect.execution.rows import DescribedRows
 from rayorch_prefect.model.events import (
+    Bar,
     BatchReported,
+    BatchStarted,
+    BatchTakenBack,
     DispatchBatch,
     Event,
+    ForgetBar,
     Instruction,
     MicrobatchAbandoned,
     MicrobatchClosed,
@@ -38,6 +42,8 @@ from rayorch_prefect.model.events import (
     SourceAdmitted,
     StartWorker,
     StopRun,
+    TakeBack,
+    TellBars,
     WorkerLost,
     WorkerReady,
 )
@@ -68,6 +74,17 @@ class WorkerIsLost:
     type: str
     message: str
     charge: bool = True
+    idle: bool = False
+    """Seen by the watch and not by a batch: of no weight while a batch is still to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBackAnswer:
+    """From the backend: whether a worker gave a batch back before it started."""
+
+    worker: int
+    batch: int
+    taken: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +97,7 @@ class BatchReply:
     large: Sequence[Any] = ()
 
 
-BackendMessage: TypeAlias = WorkerIsReady | WorkerIsLost | BatchReply
+BackendMessage: TypeAlias = WorkerIsReady | WorkerIsLost | BatchReply | TakeBackAnswer
 
 
 class Backend(Protocol):
@@ -97,6 +114,18 @@ class Backend(Protocol):
 
     def send(self, worker: int, batch: int, message: BatchMessage) -> None:
         """Give an idle worker a batch."""
+        ...
+
+    def take_back(self, worker: int, batch: int) -> None:
+        """Ask a worker not to start a batch; its answer comes as a message."""
+        ...
+
+    def tell_bars(self, worker: int, bars: Sequence[Bar]) -> None:
+        """Tell a worker of groups that were barred since it got its rows."""
+        ...
+
+    def forget_bar(self, worker: int, bar: Bar) -> None:
+        """Tell a worker that a bar does not hold."""
         ...
 
     def discard(self, worker: int) -> None:
@@ -132,6 +161,7 @@ class Driver:
         self._owners: dict[int, _Owner] = {}
         self._next_microbatch = 0
         self._wants_large = [True] * len(plan.calls)
+        self._lost: set[int] = set()
         self._events: deque[Event] = deque()
 
     def start(self) -> None:
@@ -197,14 +227,23 @@ class Driver:
             case WorkerIsReady():
                 self._apply(WorkerReady(message.worker, message.pool))
             case WorkerIsLost():
-                lost = WorkerLost(
-                    message.worker, message.pool, message.type, message.message, message.charge
-                )
-                self._backend.discard(message.worker)
-                self._apply(lost)
+                self._worker_lost(message)
+            case TakeBackAnswer():
+                answer = BatchTakenBack if message.taken else BatchStarted
+                self._apply(answer(message.batch, message.worker))
             case BatchReply():
                 report = self._stored(message)
                 self._apply(BatchReported(message.batch, message.worker, report))
+
+    def _worker_lost(self, lost: WorkerIsLost) -> None:
+        """Each batch that a dead worker held says so: the first counts."""
+        if lost.worker in self._lost or (
+            lost.idle and self.scheduler.workers.held.get(lost.worker)
+        ):
+            return
+        self._lost.add(lost.worker)
+        self._backend.discard(lost.worker)
+        self._apply(WorkerLost(lost.worker, lost.pool, lost.type, lost.message, lost.charge))
 
     def _stored(self, message: BatchReply) -> Report:
         """Put a reply's values into the store, and leave their slots in the report."""
@@ -216,7 +255,7 @@ class Driver:
             self._wants_large[flight.call] = reply.large
             self.busy_s[flight.call] += reply.busy_s
         outputs = tuple(self._store_output(output, message.large) for output in reply.outputs)
-        return RowsReport(reply.rows, outputs, reply.failures)
+        return RowsReport(reply.rows, outputs, reply.failures, reply.skipped)
 
     def _store_output(self, output: ReturnedOutput, large: Sequence[Any]) -> OutputReport:
         chunks = [(chunk.n, self._chunk_data(chunk, large)) for chunk in output.chunks]
@@ -248,6 +287,12 @@ class Driver:
                     released.setdefault(instruction.microbatch, []).append(instruction.row)
                 case StartWorker():
                     self._backend.start_worker(instruction.pool)
+                case TakeBack():
+                    self._backend.take_back(instruction.worker, instruction.batch)
+                case TellBars():
+                    self._backend.tell_bars(instruction.worker, instruction.bars)
+                case ForgetBar():
+                    self._backend.forget_bar(instruction.worker, instruction.bar)
                 case StopRun():
                     self._stop(instruction)
                 case _:
@@ -265,7 +310,17 @@ class Driver:
     def _dispatch(self, batch: DispatchBatch) -> None:
         inputs, chunks = self.blocks.address(batch.inputs)
         large = min(batch.rows, MOST_LARGE_RETURNS) if self._wants_large[batch.call] else 0
-        message = BatchMessage(batch.call, batch.rows, inputs, chunks, batch.cuts, large)
+        message = BatchMessage(
+            batch.batch,
+            batch.call,
+            batch.rows,
+            inputs,
+            chunks,
+            batch.cuts,
+            large,
+            batch.bars,
+            batch.oldest,
+        )
         self._backend.send(batch.worker, batch.batch, message)
 
     def _deliver(self, completed: ParentCompleted) -> None:

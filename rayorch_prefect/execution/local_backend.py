@@ -7,16 +7,19 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import Fetch, LargeReturns, run_batch
 from rayorch_prefect.execution.driver import (
     BackendMessage,
     BatchReply,
+    TakeBackAnswer,
     WorkerIsLost,
     WorkerIsReady,
 )
 from rayorch_prefect.execution.messages import BatchMessage
 from rayorch_prefect.execution.specs import contracts, stage_spec
 from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, short
+from rayorch_prefect.model.events import Bar
 from rayorch_prefect.program.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ class LocalBackend:
         self._random = None if seed is None else random.Random(seed)
         self._losses = losses
         self._workers: dict[int, tuple[int, StageRunner]] = {}
+        self._bars: dict[int, Bars] = {}
         self._next_worker = 0
         self._contracts = [contracts(plan, pool.id) for pool in plan.pools]
         self._started: list[BackendMessage] = []
@@ -63,12 +67,27 @@ class LocalBackend:
             self._started.append(WorkerIsLost(worker, pool, type(error).__name__, message))
         else:
             self._workers[worker] = (pool, runner)
+            self._bars[worker] = Bars()
             self._started.append(WorkerIsReady(worker, pool))
         return worker
 
     def send(self, worker: int, batch: int, message: BatchMessage) -> None:
         """Note a batch; it runs in a later `step`."""
         self._sent.append((worker, batch, message))
+
+    def take_back(self, worker: int, batch: int) -> None:
+        """A batch that waits behind another one has not started."""
+        waiting = [sent for sent in self._sent if sent[1] == batch]
+        self._sent = [sent for sent in self._sent if sent[1] != batch]
+        self._started.append(TakeBackAnswer(worker, batch, taken=bool(waiting)))
+
+    def tell_bars(self, worker: int, bars: Sequence[Bar]) -> None:
+        """Tell a worker of groups that were barred since it got its rows."""
+        self._bars[worker].tell(bars)
+
+    def forget_bar(self, worker: int, bar: Bar) -> None:
+        """Tell a worker that a bar does not hold."""
+        self._bars[worker].forget(bar)
 
     def discard(self, worker: int) -> None:
         """A lost worker is gone at once here."""
@@ -83,16 +102,23 @@ class LocalBackend:
             return self._started.pop(0)
         if not self._sent:
             return None
-        chosen = 0 if self._random is None else self._random.randrange(len(self._sent))
-        worker, batch, message = self._sent.pop(chosen)
+        worker, batch, message = self._next()
         if self._random is not None and self._random.random() < self._losses:
             return self._lose(worker)
         pool, runner = self._workers[worker]
         contract = self._contracts[pool][message.call]
-        reply, returns = run_batch(runner, contract, message, _fetch)
+        reply, returns = run_batch(runner, contract, message, _fetch, self._bars[worker])
         return BatchReply(worker, batch, reply, _held(returns))
 
+    def _next(self) -> tuple[int, int, BatchMessage]:
+        """The oldest batch of some worker."""
+        if self._random is None:
+            return self._sent.pop(0)
+        oldest = {worker: place for place, (worker, _, _) in reversed(list(enumerate(self._sent)))}
+        return self._sent.pop(self._random.choice(sorted(oldest.values())))
+
     def _lose(self, worker: int) -> BackendMessage:
+        self._sent = [sent for sent in self._sent if sent[0] != worker]
         pool, _ = self._workers[worker]
         self._end(worker)
         return WorkerIsLost(worker, pool, "WorkerDied", "lost by the schedule")

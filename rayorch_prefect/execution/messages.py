@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.parts import Parts
 from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, RowFailure, Shape
 
@@ -23,14 +24,18 @@ class CallContract:
 @dataclass(frozen=True, slots=True)
 class BatchMessage:
     """A batch for a worker. `inputs` address `chunks`, which are pickles or references to
-    stored objects with a position in each (see `ChunkAddress`)."""
+    stored objects with a position in each (see `ChunkAddress`). `bars[i]` is the bar that would
+    skip the rows from `cuts[i-1]` to `cuts[i]`; none at the root."""
 
+    batch: int
     call: int
     rows: int
     inputs: tuple[Parts, ...]
     chunks: tuple[Any, ...]
     cuts: tuple[int, ...]
     large_returns: int
+    bars: tuple[Bar, ...] = ()
+    oldest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,13 @@ class RowsReply:
     outputs: tuple[ReturnedOutput, ...]
     failures: Mapping[int, RowFailure]
     large: bool
+    skipped: tuple[int, ...] = ()
     busy_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """The batch was taken back before it started; whoever asked has been told."""
 
 
 Reply = RowsReply | AttemptFailed | ContractBreach

@@ -20,13 +20,15 @@ from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.driver import (
     BackendMessage,
     BatchReply,
+    TakeBackAnswer,
     WorkerIsLost,
     WorkerIsReady,
 )
-from rayorch_prefect.execution.messages import BatchMessage
+from rayorch_prefect.execution.messages import BatchMessage, TakenBack
 from rayorch_prefect.execution.specs import contracts, stage_spec
 from rayorch_prefect.execution.stage_runner import short
-from rayorch_prefect.execution.worker_actor import WorkerActor, fetch, search_path
+from rayorch_prefect.execution.worker_actor import fetch, search_path, worker_class
+from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.reports import AttemptFailed
 from rayorch_prefect.program.plan import Plan, Pool
 
@@ -48,7 +50,7 @@ class RayBackend:
         self._contracts = [contracts(plan, pool.id) for pool in plan.pools]
         self._specs = [ray.put(_pickled(pool)) for pool in plan.pools]
         self._path = search_path()
-        self._actor_class: Any = ray.remote(WorkerActor)
+        self._actor_class = worker_class()
 
     @property
     def fetch(self) -> Fetch:
@@ -81,6 +83,21 @@ class RayBackend:
             self._tell(WorkerIsLost(worker, pool, kind, f"{kind}: {message}"))
         else:
             self._tell(WorkerIsReady(worker, pool))
+            self._watch(worker)
+
+    def _watch(self, worker: int) -> None:
+        """Notice a worker that dies while it has nothing to do."""
+        actor = self._actors.get(worker)
+        if actor is not None:
+            actor.watch.remote().future().add_done_callback(
+                lambda future: self._watched(worker, future)
+            )
+
+    def _watched(self, worker: int, future: Future[Any]) -> None:
+        error = future.exception()
+        if error is not None:
+            pool = self._pool_of[worker]
+            self._tell(WorkerIsLost(worker, pool, WORKER_DIED, death(error), idle=True))
 
     def send(self, worker: int, batch: int, message: BatchMessage) -> None:
         """Send a batch; its reply or the worker's death is told."""
@@ -97,12 +114,31 @@ class RayBackend:
     def _replied(self, worker: int, batch: int, large: Sequence[Any], future: Future[Any]) -> None:
         error = future.exception()
         if error is None:
-            self._tell(BatchReply(worker, batch, future.result(), large))
+            reply = future.result()
+            if not isinstance(reply, TakenBack):
+                self._tell(BatchReply(worker, batch, reply, large))
         elif isinstance(error, RayTaskError):
             failed = AttemptFailed(type(error).__name__, short(error))
             self._tell(BatchReply(worker, batch, failed))
         else:
             self._tell(WorkerIsLost(worker, self._pool_of[worker], WORKER_DIED, death(error)))
+
+    def take_back(self, worker: int, batch: int) -> None:
+        """Ask a worker not to start a batch; its answer is told."""
+        asked = self._actors[worker].take_back.remote(batch)
+        asked.future().add_done_callback(lambda future: self._answered_back(worker, batch, future))
+
+    def _answered_back(self, worker: int, batch: int, future: Future[Any]) -> None:
+        if future.exception() is None:
+            self._tell(TakeBackAnswer(worker, batch, taken=future.result()))
+
+    def tell_bars(self, worker: int, bars: Sequence[Bar]) -> None:
+        """Tell a worker of groups that were barred since it got its rows."""
+        self._actors[worker].tell_bars.remote(bars)
+
+    def forget_bar(self, worker: int, bar: Bar) -> None:
+        """Tell a worker that a bar does not hold."""
+        self._actors[worker].forget_bar.remote(bar)
 
     def keep(self, data: Any) -> Any:
         """Put a large chunk into Ray's object store."""

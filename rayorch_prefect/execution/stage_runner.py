@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from rayorch_prefect.execution.bars import Gate
 from rayorch_prefect.execution.messages import CallContract
-from rayorch_prefect.model.failures import TypedFailure
+from rayorch_prefect.model.failures import GroupFailure, TypedFailure
 from rayorch_prefect.model.outcomes import Kind
 from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, RowFailure, Shape
 from rayorch_prefect.program.targets import StageTarget
@@ -58,6 +59,7 @@ class Results:
 
     columns: list[Column]
     failures: dict[int, RowFailure]
+    skipped: list[int]
 
 
 class _Breach(Exception):
@@ -91,47 +93,61 @@ class StageRunner:
         return lambda *row: loop.run_until_complete(call(*row))
 
     def run(
-        self, contract: CallContract, rows: int, columns: Sequence[list[Any]]
+        self, contract: CallContract, rows: int, columns: Sequence[list[Any]], gate: Gate
     ) -> Results | AttemptFailed | ContractBreach:
-        """Call the stage for `rows` rows; `columns` has one list an input."""
+        """Call the stage for `rows` rows; `columns` has one list an input.
+
+        Rows that the gate skips are not started and have no value.
+        """
+        run = self._row_by_row if self._spec.rowwise else self._whole_batch
         try:
-            if self._spec.rowwise:
-                results, failures = self._row_by_row(rows, columns)
-            else:
-                results, failures = self._whole_batch(rows, columns)
-            return _check(self._spec, contract, rows, results, failures)
+            given = run(rows, columns, gate)
+            checked = _check(self._spec, contract, rows, given)
         except _Breach as broken:
             return broken.breach
         except _Attempt as attempt:
             return attempt.failed
+        for row, failure in checked.failures.items():
+            if failure.kind is Kind.GROUP_FAILURE:
+                gate.failed(row)
+        return checked
 
-    def _row_by_row(
-        self, rows: int, columns: Sequence[list[Any]]
-    ) -> tuple[list[Any], dict[int, RowFailure]]:
-        results: list[Any] = []
-        failures: dict[int, RowFailure] = {}
+    def _row_by_row(self, rows: int, columns: Sequence[list[Any]], gate: Gate) -> _Given:
+        given = _Given({}, {}, [])
         for row in range(rows):
+            if gate.skips(row):
+                given.skipped.append(row)
+                continue
             try:
-                results.append(self._call(*(column[row] for column in columns)))
+                result = self._call(*(column[row] for column in columns))
             except TypedFailure as failure:
-                results.append(failure)
+                result = failure
             except FAULTS as error:
-                failures[row] = RowFailure(None, type(error).__name__, short(error))
-                results.append(None)
-        return results, failures
+                given.failures[row] = RowFailure(None, type(error).__name__, short(error))
+                continue
+            given.results[row] = result
+            if _bars_group(result):
+                gate.failed(row)
+        return given
 
-    def _whole_batch(
-        self, rows: int, columns: Sequence[list[Any]]
-    ) -> tuple[list[Any], dict[int, RowFailure]]:
+    def _whole_batch(self, rows: int, columns: Sequence[list[Any]], gate: Gate) -> _Given:
+        skipped = [row for row in range(rows) if gate.skips(row)]
+        kept = [row for row in range(rows) if row not in skipped] if skipped else list(range(rows))
+        if skipped:
+            columns = [[column[row] for row in kept] for column in columns]
+        results = self._batch_results(len(kept), columns) if kept else []
+        return _Given(dict(zip(kept, results, strict=True)), {}, skipped)
+
+    def _batch_results(self, rows: int, columns: Sequence[list[Any]]) -> list[Any]:
         try:
             returned = self._call(*columns)
         except TypedFailure as failure:
             if rows == 1:
-                return [failure], {}
+                return [failure]
             raise _Attempt(failure) from failure
         except FAULTS as error:
             raise _Attempt(error) from error
-        return self._per_row(rows, returned), {}
+        return self._per_row(rows, returned)
 
     def _per_row(self, rows: int, returned: Any) -> list[Any]:
         """A batch's return as one result a row (a tuple a row where there are several outputs)."""
@@ -141,6 +157,15 @@ class StageRunner:
             raise _Breach(f"a tuple of {self._spec.outputs} lists", describe(returned))
         lists = [_list_of(one, rows) for one in returned]
         return [_first_failure(row) for row in zip(*lists, strict=True)]
+
+
+@dataclass(slots=True)
+class _Given:
+    """What the stage gave, by row: results, attempts that failed, rows not started."""
+
+    results: dict[int, Any]
+    failures: dict[int, RowFailure]
+    skipped: list[int]
 
 
 class _Attempt(Exception):
@@ -170,28 +195,28 @@ def _first_failure(row: tuple[Any, ...]) -> Any:
     return min(failures, key=lambda failure: failure.kind.gravity)
 
 
-def _check(
-    spec: StageSpec,
-    contract: CallContract,
-    rows: int,
-    results: list[Any],
-    failures: dict[int, RowFailure],
-) -> Results:
+def _bars_group(result: Any) -> bool:
+    values = result if isinstance(result, tuple) else (result,)
+    return any(isinstance(value, GroupFailure) for value in values)
+
+
+def _check(spec: StageSpec, contract: CallContract, rows: int, given: _Given) -> Results:
     columns = [Column.of(contract, index) for index in range(spec.outputs)]
+    failures = given.failures
     for row in range(rows):
-        result = results[row]
-        if row not in failures and spec.outputs > 1:
+        result = given.results.get(row)
+        if row in given.results and spec.outputs > 1:
             result = _row_tuple(spec, row, result)
-        if row in failures or isinstance(result, TypedFailure):
-            if row not in failures:
-                failures[row] = typed(result)
+        if isinstance(result, TypedFailure):
+            failures[row] = typed(result)
+        if row in failures or row not in given.results:
             for column, depth in zip(columns, contract.list_depths, strict=True):
                 _append_nothing(column, depth)
             continue
-        values = result if spec.outputs > 1 else (result,)
+        values: Any = result if spec.outputs > 1 else (result,)
         for column, value, depth in zip(columns, values, contract.list_depths, strict=True):
             _append(column, value, depth, row)
-    return Results(columns, failures)
+    return Results(columns, failures, given.skipped)
 
 
 def _row_tuple(spec: StageSpec, row: int, result: Any) -> Any:

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 import ray
 
+from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import run_batch
-from rayorch_prefect.execution.messages import BatchMessage, CallContract, Reply
+from rayorch_prefect.execution.messages import BatchMessage, CallContract, Reply, TakenBack
 from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, StageSpec, short
+from rayorch_prefect.model.events import Bar
+
+CONTROL = "control"
+WATCH = "watch"
 
 
 class WorkerActor:
     """One worker of a pool. It is built by `build`, so that a failing constructor is an answer
-    and not a death."""
+    and not a death. Batches run one after another; methods of the control group answer while
+    one runs."""
 
     def __init__(self) -> None:
         self._runner: StageRunner | None = None
         self._contracts: Mapping[int, CallContract] = {}
+        self._bars = Bars()
+        self._lock = threading.Lock()
+        self._last_begun = -1
+        self._taken_back: set[int] = set()
+        self._end = threading.Event()
 
     def build(
         self, spec: bytes, contracts: Mapping[int, CallContract], path: Sequence[str]
@@ -41,15 +53,57 @@ class WorkerActor:
         reply, returns = self._run(message)
         return (reply, *returns) if message.large_returns else reply
 
-    def _run(self, message: BatchMessage) -> tuple[Reply, Sequence[Any]]:
+    def _run(self, message: BatchMessage) -> tuple[Reply | TakenBack, Sequence[Any]]:
         assert self._runner is not None
-        return run_batch(self._runner, self._contracts[message.call], message, fetch)
+        if not self._begin(message.batch):
+            return TakenBack(), [[] for _ in range(message.large_returns)]
+        contract = self._contracts[message.call]
+        return run_batch(self._runner, contract, message, fetch, self._bars)
+
+    def _begin(self, batch: int) -> bool:
+        with self._lock:
+            if batch in self._taken_back:
+                self._taken_back.remove(batch)
+                return False
+            self._last_begun = batch
+            return True
+
+    def take_back(self, batch: int) -> bool:
+        """Whether the batch has not started; if so, it never will."""
+        with self._lock:
+            if batch <= self._last_begun:
+                return False
+            self._taken_back.add(batch)
+            return True
+
+    def tell_bars(self, bars: Sequence[Bar]) -> None:
+        """Groups that are barred since their rows were sent here."""
+        self._bars.tell(bars)
+
+    def forget_bar(self, bar: Bar) -> None:
+        """A bar whose report did not count."""
+        self._bars.forget(bar)
+
+    def watch(self) -> None:
+        """Returns when the worker ends; its death is an error at the caller."""
+        self._end.wait()
 
     def close(self) -> None:
         """Let the stage put away what it holds, and end."""
+        self._end.set()
         if self._runner is not None:
             self._runner.close()
         ray.actor.exit_actor()  # type: ignore[no-untyped-call]
+
+
+def worker_class() -> Any:
+    """The Ray actor class: a second thread answers control calls, a third watches for the end."""
+    control, watch = ray.method(concurrency_group=CONTROL), ray.method(concurrency_group=WATCH)
+    for name in ("take_back", "tell_bars", "forget_bar"):
+        control(getattr(WorkerActor, name))
+    watch(WorkerActor.watch)
+    groups: Any = {"concurrency_groups": {CONTROL: 1, WATCH: 1}}
+    return ray.remote(**groups)(WorkerActor)
 
 
 def fetch(refs: Sequence[Any]) -> Sequence[Any]:

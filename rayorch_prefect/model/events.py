@@ -12,6 +12,9 @@ from rayorch_prefect.model.reports import OutputReport, Report
 # (microbatch, first Entity, end): Entities of one Domain, end exclusive.
 EntityRange: TypeAlias = tuple[int, int, int]
 
+# (microbatch, Call, group): the Call is barred under that direct parent.
+Bar: TypeAlias = tuple[int, int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class SourceAdmitted:
@@ -53,6 +56,22 @@ class BatchReported:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchStarted:
+    """A worker says that it has begun a batch that waited for it."""
+
+    batch: int
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTakenBack:
+    """A worker confirms that it has not started a batch, and will not."""
+
+    batch: int
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class RowsReleased:
     """The owner has taken over what it wants of these parents, by index in the microbatch."""
 
@@ -68,7 +87,14 @@ class MicrobatchAbandoned:
 
 
 Event: TypeAlias = (
-    SourceAdmitted | WorkerReady | WorkerLost | BatchReported | RowsReleased | MicrobatchAbandoned
+    SourceAdmitted
+    | WorkerReady
+    | WorkerLost
+    | BatchReported
+    | BatchStarted
+    | BatchTakenBack
+    | RowsReleased
+    | MicrobatchAbandoned
 )
 
 
@@ -81,10 +107,12 @@ class StartWorker:
 
 @dataclass(frozen=True, slots=True)
 class DispatchBatch:
-    """Send `rows` Grains of a Call to an idle worker.
+    """Send `rows` Grains of a Call to a worker that holds one other batch at most.
 
-    `inputs[i]` are the parts of input i, in row order. `cuts` are row numbers where stored
-    chunks should be cut, as values on both sides are released apart.
+    `inputs[i]` are the parts of input i, in row order. `cuts` are the rows where another group
+    begins: stored chunks are cut there, as values on both sides are released apart. Below the
+    root `bars[i]` is the bar that would skip the rows from cut i-1 to cut i. Bars of microbatches
+    before `oldest` are of no use any more.
     """
 
     batch: int
@@ -95,6 +123,32 @@ class DispatchBatch:
     rows: int
     inputs: tuple[Parts, ...]
     cuts: tuple[int, ...]
+    bars: tuple[Bar, ...] = ()
+    oldest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """Ask a worker not to start a batch that waits for it; another one idles."""
+
+    batch: int
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellBars:
+    """A worker holds rows that have been barred since it got them."""
+
+    worker: int
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetBar:
+    """A worker skipped rows for a bar that does not hold: its report did not count."""
+
+    worker: int
+    bar: Bar
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,5 +190,13 @@ class StopRun:
 
 
 Instruction: TypeAlias = (
-    StartWorker | DispatchBatch | ParentCompleted | ReleaseValues | MicrobatchClosed | StopRun
+    StartWorker
+    | DispatchBatch
+    | TakeBack
+    | TellBars
+    | ForgetBar
+    | ParentCompleted
+    | ReleaseValues
+    | MicrobatchClosed
+    | StopRun
 )

@@ -36,11 +36,13 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True)
 class RowsReport:
-    """The stage returned. `failures` maps rows (from 0) to what was in their place."""
+    """The stage returned. `failures` maps rows (from 0) to what was in their place; `skipped`
+    rows were not computed, as the worker knew their group to be barred."""
 
     rows: int
     outputs: tuple[OutputReport, ...]
     failures: Mapping[int, RowFailure] = field(default_factory=dict)
+    skipped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rayorch_prefect.model.events import Bar, EntityRange
 from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
 from rayorch_prefect.model.reports import (
     AttemptFailed,
@@ -75,6 +76,7 @@ class Committer:
                 self._bar(flight, row, failure)
         for row, failure in sorted(report.failures.items()):
             self._row_failed(flight, row, failure)
+        self._rows_skipped(flight, report.skipped)
         for stretch in self._stretches(flight):
             self._commit(call, flight, report, stretch)
         self._drop_left(flight, report)
@@ -94,6 +96,12 @@ class Committer:
             middle = (len(live) + 1) // 2
             self._again(flight.call, live[middle:])
             self._again(flight.call, live[:middle])
+        self._end(flight)
+
+    def taken_back(self, flight: Flight) -> None:
+        """The batch was never started: it goes back to the head as it is."""
+        live = list(self._live_rows(flight))
+        self._return(flight.call, live, closed=True)
         self._end(flight)
 
     def breach(self, flight: Flight, breach: ContractBreach) -> None:
@@ -163,6 +171,7 @@ class Committer:
         if not call.domain:
             return
         run.mb.grains.barred[flight.call].add(group)
+        self._outlet.barred((run.mb.number, flight.call, group), flight.worker)
         phase = run.mb.grains.phase[flight.call]
         for sibling in range(*run.mb.lineage.members(call.domain, group)):
             if phase[sibling] != Phase.ENDED:
@@ -183,6 +192,19 @@ class Committer:
         cause = (self._failure(flight.call, run, entity, failure), depth)
         self._counts.calls[flight.call].failed += 1
         run.settle.end_grain(flight.call, entity, Outcome.FAILED, cause)
+
+    def _rows_skipped(self, flight: Flight, rows: tuple[int, ...]) -> None:
+        """Their groups are barred; or a bar's report did not count, and they are sent again."""
+        domain = self._plan.calls[flight.call].domain
+        unknown: dict[Bar, None] = {}
+        for row in reversed(rows):
+            live = self._at(flight, row)
+            if live is not None:
+                run, entity, _ = live
+                unknown[run.mb.number, flight.call, run.mb.group_of(domain, entity)] = None
+                self._return(flight.call, [live], closed=False)
+        for bar in unknown:
+            self._outlet.bar_unknown(flight.worker, bar)
 
     def _charge(
         self, flight: Flight, live: LiveRow, type: str, message: str, *, alone: bool
@@ -206,16 +228,17 @@ class Committer:
 
     def _again(self, call: int, live: list[LiveRow], *, closed: bool = True) -> None:
         """Grains go back to the head of their queue."""
+        self._counts.retries += len(live)
+        self._return(call, live, closed=closed)
+
+    def _return(self, call: int, live: list[LiveRow], *, closed: bool) -> None:
         if not live:
             return
-        self._counts.retries += len(live)
         self._counts.calls[call].ready += len(live)
         for run, entity, _ in live:
             run.mb.grains.move(call, entity, entity + 1, Phase.READY)
         if closed:
-            self._queues.push_closed(
-                call, [(run.mb.number, entity, entity + 1) for run, entity, _ in live]
-            )
+            self._queues.push_closed(call, _ranges(live))
         else:
             for run, entity, _ in live:
                 self._queues.push_head(call, run.mb.number, entity)
@@ -242,6 +265,7 @@ class Committer:
         grains = at.run.mb.grains
         whole = (
             not report.failures
+            and not report.skipped
             and not flight.generations
             and not grains.generation[call.id]
             and grains.all_in(call.id, Phase.IN_FLIGHT, at.first, at.end)
@@ -249,12 +273,13 @@ class Committer:
         if whole:
             self._commit_range(call, report, at.run, at.first, at.end, at.row)
             return
+        valueless = {*report.failures, *report.skipped}
         first = None
         for entity in range(at.first, at.end + 1):
             row = at.row + entity - at.first
             good = (
                 entity < at.end
-                and row not in report.failures
+                and row not in valueless
                 and self._is_live(flight, at.run, entity, row)
             )
             if good and first is None:
@@ -266,7 +291,7 @@ class Committer:
                 self._drop_row(report, row)
 
     def _drop_row(self, report: RowsReport, row: int) -> None:
-        self._counts.dropped_rows += row not in report.failures
+        self._counts.dropped_rows += row not in report.failures and row not in report.skipped
         for output in report.outputs:
             self._outlet.release([slots_of(output, row, 1)])
 
@@ -302,6 +327,17 @@ class Committer:
             run = self._runs.get(number)
             if run is not None:
                 run.settle.run()
+
+
+def _ranges(live: list[LiveRow]) -> list[EntityRange]:
+    """Rows as ranges, neighbours joined."""
+    found: list[EntityRange] = []
+    for run, entity, _ in live:
+        if found and found[-1][0] == run.mb.number and found[-1][2] == entity:
+            found[-1] = (run.mb.number, found[-1][1], entity + 1)
+        else:
+            found.append((run.mb.number, entity, entity + 1))
+    return found
 
 
 def store_rows(run: Run, port: int, output: OutputReport, first: int, end: int, row: int) -> None:

@@ -11,9 +11,13 @@ from collections.abc import Iterable
 
 from rayorch_prefect.errors import IllegalEvent
 from rayorch_prefect.model.events import (
+    Bar,
     BatchReported,
+    BatchStarted,
+    BatchTakenBack,
     EntityRange,
     Event,
+    ForgetBar,
     Instruction,
     MicrobatchAbandoned,
     MicrobatchClosed,
@@ -22,6 +26,7 @@ from rayorch_prefect.model.events import (
     SourceAdmitted,
     StartWorker,
     StopRun,
+    TellBars,
     WorkerLost,
     WorkerReady,
 )
@@ -85,6 +90,10 @@ class Scheduler:
                 self._worker_lost(event)
             case BatchReported():
                 self._batch_reported(event)
+            case BatchStarted():
+                self._batch_started(event)
+            case BatchTakenBack():
+                self._batch_taken_back(event)
             case RowsReleased():
                 self._release_rows(event)
             case MicrobatchAbandoned():
@@ -92,6 +101,7 @@ class Scheduler:
         for sent in self._dispatcher.dispatch():
             self._story.dispatched(sent.batch, sent.call, sent.worker, sent.ranges)
             self._out.append(sent)
+        self._out.extend(self._dispatcher.ask_back())
         return self._flush()
 
     def story(self, microbatch: int, call: int, entity: int) -> str:
@@ -207,11 +217,11 @@ class Scheduler:
         if pool != event.pool and (pool is not None or not self._awaited(event.pool)):
             raise IllegalEvent(f"worker {event.worker} of pool {event.pool} is not known")
         self.counts.workers_lost += 1
-        flight = self.workers.lose(event.worker, event.pool)
-        if flight is not None:
+        failed = AttemptFailed(event.type, event.message)
+        # The oldest last, so that it stands at the head of the queue.
+        for flight, begun in reversed(self.workers.lose(event.worker, event.pool)):
             self._story.ended(flight.batch, f"worker lost ({event.type})")
-            failed = AttemptFailed(event.type, event.message)
-            self._committer.attempt(flight, failed, charge=event.charge)
+            self._committer.attempt(flight, failed, charge=event.charge and begun)
         if self.workers.never_starts(event.pool):
             stage = self.plan.pools[event.pool].stage
             self.stopped = StopRun(event.pool, stage, event.message)
@@ -222,19 +232,38 @@ class Scheduler:
     # -- batches -------------------------------------------------------------------------------
 
     def _batch_reported(self, event: BatchReported) -> None:
-        flight = self.workers.flights.get(event.batch)
+        flight = self._flight(event.batch, event.worker)
         if flight is None:
-            if not self._dispatcher.was_sent(event.batch):
-                raise IllegalEvent(f"batch {event.batch} was never sent")
             self.counts.stale_reports += 1
             self._let_go(event.report)
             return
-        if flight.worker != event.worker:
-            told = self._story.of_batch(event.batch)
-            raise IllegalEvent(f"worker {event.worker} reports what it was not sent: {told}")
         self.workers.land(event.batch)
         self._story.ended(event.batch, _in_words(event.report))
         self._apply(flight, event.report)
+
+    def _flight(self, batch: int, worker: int) -> Flight | None:
+        """None for a batch that has ended; it may not be another worker's."""
+        flight = self.workers.flights.get(batch)
+        if flight is None and not self._dispatcher.was_sent(batch):
+            raise IllegalEvent(f"batch {batch} was never sent")
+        if flight is not None and flight.worker != worker:
+            told = self._story.of_batch(batch)
+            raise IllegalEvent(f"worker {worker} speaks of what it was not sent: {told}")
+        return flight
+
+    def _batch_started(self, event: BatchStarted) -> None:
+        if self._flight(event.batch, event.worker) is not None:
+            self.workers.announced.add(event.batch)
+
+    def _batch_taken_back(self, event: BatchTakenBack) -> None:
+        flight = self._flight(event.batch, event.worker)
+        if flight is None:
+            return
+        if event.batch not in self.workers.asked_back or event.batch in self.workers.announced:
+            raise IllegalEvent(f"batch {event.batch} was not to be taken back")
+        self.workers.land(event.batch)
+        self._story.ended(event.batch, "taken back before it started")
+        self._committer.taken_back(flight)
 
     def _apply(self, flight: Flight, report: Report) -> None:
         match report:
@@ -265,6 +294,28 @@ class Scheduler:
         for slot, n in ranges:
             if n:
                 self._out.append(ReleaseValues(slot, n))
+
+    def barred(self, bar: Bar, worker: int) -> None:
+        """See `Outlet`."""
+        microbatch, call, group = bar
+        mb = self.runs[microbatch].mb
+        first, end = mb.lineage.members(self.plan.calls[call].domain, group)
+        told: dict[int, None] = {}
+        for flight in self.workers.flights.values():
+            if (
+                flight.worker != worker
+                and flight.call == call
+                and any(
+                    number == microbatch and low < end and first < high
+                    for number, low, high in flight.ranges
+                )
+            ):
+                told[flight.worker] = None
+        self._out.extend(TellBars(worker, (bar,)) for worker in told)
+
+    def bar_unknown(self, worker: int, bar: Bar) -> None:
+        """See `Outlet`."""
+        self._out.append(ForgetBar(worker, bar))
 
     def parent_ended(self, microbatch: Microbatch, row: int) -> None:
         """See `Outlet`."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rayorch_prefect.model.events import DispatchBatch, EntityRange
+from rayorch_prefect.model.events import Bar, DispatchBatch, EntityRange, TakeBack
 from rayorch_prefect.model.parts import Part, Parts, extend
-from rayorch_prefect.program.plan import Call, Plan
+from rayorch_prefect.program.plan import Call, Plan, Pool
 from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.queues import ReadyQueues
@@ -53,6 +53,28 @@ class Dispatcher:
                     if not ranges:
                         break
                     yield self._send(call, tuple(ranges), self._workers.idle[pool.id][0])
+            yield from self._send_ahead(pool)
+
+    def _send_ahead(self, pool: Pool) -> Iterator[DispatchBatch]:
+        """Full batches to workers that have one, so that they need not wait for the next."""
+        for call in self._calls_of[pool.id]:
+            while self._workers.spare[pool.id]:
+                if self._counts.calls[call.id].ready < pool.batch_size:
+                    break
+                ranges = self._queues.reserve_full(call.id, pool.batch_size)
+                if not ranges:
+                    break
+                yield self._send(call, tuple(ranges), self._workers.spare[pool.id][0])
+
+    def ask_back(self) -> Iterator[TakeBack]:
+        """Where a worker idles and nothing is ready: batches that wait at its neighbours."""
+        for pool in self._plan.pools:
+            idle = len(self._workers.idle[pool.id])
+            if not idle:
+                continue
+            for flight in self._workers.waiting(pool.id)[-idle:]:
+                self._workers.asked_back.add(flight.batch)
+                yield TakeBack(flight.batch, flight.worker)
 
     def _send(self, call: Call, ranges: tuple[EntityRange, ...], worker: int) -> DispatchBatch:
         batch = self._next_batch
@@ -62,6 +84,7 @@ class Dispatcher:
             self._runs[number].mb.grains.move(call.id, first, end, Phase.IN_FLIGHT)
         generations = dict(self._generations(call, ranges))
         self._workers.take_off(Flight(batch, call.id, worker, rows, ranges, generations))
+        segments = list(self._segments(call, ranges))
         counts = self._counts.calls[call.id]
         counts.batches += 1
         counts.rows += rows
@@ -75,7 +98,9 @@ class Dispatcher:
             generation=max(generations.values(), default=0),
             rows=rows,
             inputs=tuple(self._parts(port, ranges) for port in call.inputs),
-            cuts=tuple(self._cuts(call, ranges)),
+            cuts=tuple(row for row, _ in segments[1:]),
+            bars=tuple(bar for _, bar in segments) if call.domain else (),
+            oldest=min(self._runs),
         )
 
     def _generations(
@@ -97,14 +122,12 @@ class Dispatcher:
             extend(found, Values(self._runs[number].mb).parts(port, first, end))
         return tuple(found)
 
-    def _cuts(self, call: Call, ranges: tuple[EntityRange, ...]) -> Iterator[int]:
-        """Rows where another group begins."""
+    def _segments(self, call: Call, ranges: tuple[EntityRange, ...]) -> Iterator[tuple[int, Bar]]:
+        """(row, bar) where another group begins."""
         row = 0
         for number, first, end in ranges:
-            for _, start, _ in self._runs[number].mb.groups(call.domain, first, end):
-                cut = row + start - first
-                if cut:
-                    yield cut
+            for group, start, _ in self._runs[number].mb.groups(call.domain, first, end):
+                yield row + start - first, (number, call.id, group)
             row += end - first
 
     def uncount(self, run: Run) -> None:

@@ -14,7 +14,7 @@ def preflight(plan: Plan, call: Call, flight: Flight, report: RowsReport) -> Con
         return ContractBreach(f"{flight.rows} results", f"{report.rows}")
     if len(report.outputs) != len(call.outputs):
         return ContractBreach(f"{len(call.outputs)} outputs", f"{len(report.outputs)}")
-    if any(not 0 <= row < flight.rows for row in report.failures):
+    if any(not 0 <= row < flight.rows for row in (*report.failures, *report.skipped)):
         return ContractBreach(f"failures of rows 0..{flight.rows - 1}", "another row")
     for index, output in enumerate(report.outputs):
         breach = _output(index, call.list_depths[index], call.masks[index], flight.rows, output)

@@ -71,6 +71,19 @@ class ReadyQueues:
             taken += more
         return taken
 
+    def reserve_full(self, call: int, limit: int) -> list[EntityRange]:
+        """A batch of `limit` Grains from the head, or nothing (and nothing is moved)."""
+        if not self.has_ready(call) or self._queues[call][0].closed:
+            return []
+        taken = self.reserve(call, limit)
+        if sum(end - first for _, first, end in taken) == limit:
+            return taken
+        queue = self._queues[call]
+        if not queue or queue[0].closed:
+            queue.appendleft(_Entry())
+        queue[0].ranges.extendleft(reversed(taken))
+        return []
+
     def _take(self, call: int, entry: _Entry, limit: int) -> list[EntityRange]:
         taken: list[EntityRange] = []
         while limit:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.outcomes import TOO_MANY_GAPS, Outcome
 from rayorch_prefect.program.plan import CoalesceOp, FilterOp, OnFailure
 from rayorch_prefect.scheduler.grains import Phase
@@ -29,6 +30,12 @@ class Outlet(Protocol):
 
     def grains_suppressed(self, call: int, n: int) -> None:
         """Grains have ended without a try."""
+
+    def barred(self, bar: Bar, worker: int) -> None:
+        """A Call is barred under a parent, as `worker` has reported."""
+
+    def bar_unknown(self, worker: int, bar: Bar) -> None:
+        """A worker skipped a row for a bar that does not hold."""
 
     def release(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Stored values have had their last reader."""

@@ -10,6 +10,7 @@ from rayorch_prefect.model.events import EntityRange
 from rayorch_prefect.program.plan import Plan
 
 STARTS_THAT_MAY_FAIL = 3
+HELD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +26,22 @@ class Flight:
 
 
 class Workers:
-    """Owner of worker slots: which are idle, which batch each of the others has."""
+    """Owner of worker slots.
+
+    A worker holds up to `HELD` batches, oldest first: while one runs the next waits, so that the
+    worker does not wait for the driver.
+    """
 
     def __init__(self, plan: Plan) -> None:
         pools = len(plan.pools)
         self.starting = [0] * pools
         self.idle: list[deque[int]] = [deque() for _ in range(pools)]
+        self.spare: list[deque[int]] = [deque() for _ in range(pools)]
         self.pool_of: dict[int, int] = {}
-        self.flight_of: dict[int, int] = {}
+        self.held: dict[int, deque[int]] = {}
         self.flights: dict[int, Flight] = {}
+        self.announced: set[int] = set()
+        self.asked_back: set[int] = set()
         self.started: set[int] = set()
         self.failed_starts = [0] * pools
         self.gone: set[int] = set()
@@ -42,40 +50,68 @@ class Workers:
         """A worker that was asked for is there and idle."""
         self.starting[pool] -= 1
         self.pool_of[worker] = pool
+        self.held[worker] = deque()
         self.idle[pool].append(worker)
 
     def take_off(self, flight: Flight) -> None:
-        """An idle worker gets a batch."""
-        pool = self.pool_of[flight.worker]
-        self.idle[pool].remove(flight.worker)
+        """A worker gets a batch."""
+        worker = flight.worker
+        pool = self.pool_of[worker]
+        held = self.held[worker]
+        (self.spare if held else self.idle)[pool].remove(worker)
+        held.append(flight.batch)
+        if len(held) < HELD:
+            self.spare[pool].append(worker)
         self.flights[flight.batch] = flight
-        self.flight_of[flight.worker] = flight.batch
-        self.started.add(flight.worker)
+        self.started.add(worker)
         self.failed_starts[pool] = 0
 
     def land(self, batch: int) -> Flight:
-        """A batch has come back; its worker is idle again."""
-        flight = self.flights.pop(batch)
-        del self.flight_of[flight.worker]
-        self.idle[self.pool_of[flight.worker]].append(flight.worker)
+        """A batch has come back, or was taken back before it started."""
+        flight = self._forget_flight(batch)
+        held = self.held[flight.worker]
+        pool = self.pool_of[flight.worker]
+        if len(held) < HELD:
+            self.spare[pool].remove(flight.worker)
+        held.remove(batch)
+        (self.spare if held else self.idle)[pool].append(flight.worker)
         return flight
 
-    def lose(self, worker: int, pool: int) -> Flight | None:
-        """A worker is gone; returns the batch it had. A worker that never started counts."""
+    def _forget_flight(self, batch: int) -> Flight:
+        self.announced.discard(batch)
+        self.asked_back.discard(batch)
+        return self.flights.pop(batch)
+
+    def lose(self, worker: int, pool: int) -> list[tuple[Flight, bool]]:
+        """A worker is gone; the batches it held, oldest first, and whether each had started.
+
+        The oldest counts as started, later ones only if announced. A worker that never had a
+        batch counts as a failed start.
+        """
         self.gone.add(worker)
         if worker not in self.pool_of:
             self.starting[pool] -= 1
             self.failed_starts[pool] += 1
-            return None
+            return []
         del self.pool_of[worker]
         if worker not in self.started:
             self.failed_starts[pool] += 1
         self.started.discard(worker)
-        batch = self.flight_of.pop(worker, None)
-        if batch is None:
-            self.idle[pool].remove(worker)
-            return None
-        return self.flights.pop(batch)
+        held = self.held.pop(worker)
+        if len(held) < HELD:
+            (self.spare if held else self.idle)[pool].remove(worker)
+        begun = [place == 0 or batch in self.announced for place, batch in enumerate(held)]
+        return list(zip(map(self._forget_flight, held), begun, strict=True))
+
+    def waiting(self, pool: int) -> list[Flight]:
+        """Batches that wait at a worker of the pool and were not asked back, latest last."""
+        return [
+            self.flights[batch]
+            for worker, held in self.held.items()
+            if self.pool_of[worker] == pool
+            for batch in list(held)[1:]
+            if batch not in self.announced and batch not in self.asked_back
+        ]
 
     def never_starts(self, pool: int) -> bool:
         """Whether too many workers of the pool died in a row before their first start."""

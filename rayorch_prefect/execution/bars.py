@@ -1,0 +1,57 @@
+"""What a worker knows of barred groups, so that it skips their rows before they start."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from rayorch_prefect.execution.messages import BatchMessage
+from rayorch_prefect.model.events import Bar
+
+
+class Bars:
+    """The bars that a worker has reported or been told of. Safe to tell from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: set[Bar] = set()
+
+    def tell(self, bars: Iterable[Bar]) -> None:
+        """Add bars."""
+        with self._lock:
+            self._known.update(bars)
+
+    def forget(self, bar: Bar) -> None:
+        """The bar does not hold."""
+        with self._lock:
+            self._known.discard(bar)
+
+    def forget_before(self, oldest: int) -> None:
+        """Microbatches before `oldest` have left."""
+        if self._known:
+            with self._lock:
+                self._known = {bar for bar in self._known if bar[0] >= oldest}
+
+    def __contains__(self, bar: Bar) -> bool:
+        return bar in self._known
+
+
+class Gate:
+    """Decides, row by row of one batch, whether a row still starts."""
+
+    def __init__(self, bars: Bars, message: BatchMessage) -> None:
+        self._bars = bars
+        self._message = message
+        bars.forget_before(message.oldest)
+
+    def skips(self, row: int) -> bool:
+        """Whether the row's group is barred."""
+        bars = self._message.bars
+        return bool(bars) and bars[bisect_right(self._message.cuts, row)] in self._bars
+
+    def failed(self, row: int) -> None:
+        """The row gave a GroupFailure: its siblings need not start here."""
+        bars = self._message.bars
+        if bars:
+            self._bars.tell([bars[bisect_right(self._message.cuts, row)]])

@@ -15,6 +15,7 @@ from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.grains import LEGAL, Grains, Phase
 from rayorch_prefect.scheduler.items import Items
 from rayorch_prefect.scheduler.microbatch import UNKNOWN, Microbatch
+from rayorch_prefect.scheduler.workers import HELD
 
 
 class WatchedPhases(bytearray):
@@ -161,7 +162,7 @@ def _check_flights(scheduler: Scheduler) -> None:
     flying: Counter[tuple[int, int, int]] = Counter()
     rows = [0] * len(scheduler.plan.calls)
     for flight in scheduler.workers.flights.values():
-        assert scheduler.workers.flight_of[flight.worker] == flight.batch
+        assert flight.batch in scheduler.workers.held[flight.worker]
         rows[flight.call] += flight.rows
         for number, first, end in flight.ranges:
             if number not in scheduler.runs:
@@ -179,9 +180,13 @@ def _check_flights(scheduler: Scheduler) -> None:
 
 def _check_workers(scheduler: Scheduler) -> None:
     workers = scheduler.workers
-    idle = {worker for pool in workers.idle for worker in pool}
-    assert len(idle) + len(workers.flight_of) == len(workers.pool_of)
-    assert idle | set(workers.flight_of) == set(workers.pool_of)
+    assert set(workers.held) == set(workers.pool_of)
+    assert sum(map(len, workers.held.values())) == len(workers.flights)
+    assert workers.announced | workers.asked_back <= set(workers.flights)
+    for slots, held in ((workers.idle, 0), (workers.spare, 1)):
+        found = sorted(worker for pool in slots for worker in pool)
+        assert found == sorted(one for one in workers.held if len(workers.held[one]) == held)
+    assert max(map(len, workers.held.values()), default=0) <= HELD
     for pool in scheduler.plan.pools:
         known = [worker for worker, at in workers.pool_of.items() if at == pool.id]
         assert len(known) + workers.starting[pool.id] == pool.replicas

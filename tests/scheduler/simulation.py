@@ -8,12 +8,17 @@ is an AssertionError; so is anything left over at the end.
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 from rayorch_prefect.model.events import (
+    Bar,
     BatchReported,
+    BatchStarted,
+    BatchTakenBack,
     DispatchBatch,
     Event,
+    ForgetBar,
     Instruction,
     MicrobatchAbandoned,
     MicrobatchClosed,
@@ -23,6 +28,8 @@ from rayorch_prefect.model.events import (
     SourceAdmitted,
     StartWorker,
     StopRun,
+    TakeBack,
+    TellBars,
     WorkerLost,
     WorkerReady,
 )
@@ -78,8 +85,12 @@ class Simulation:
         self._closed: set[int] = set()
         self._unreleased: list[tuple[int, int]] = []
         self._starting: list[int] = []
-        self._idle: dict[int, int] = {}
-        self._busy: dict[int, int] = {}
+        self._pool_of: dict[int, int] = {}
+        self._held: dict[int, list[int]] = {}
+        self._bars_at: dict[int, set[Bar]] = {}
+        self._asked: list[tuple[int, int]] = []
+        self._announced: set[int] = set()
+        self._fenced_bars = 0
         self._gone: list[tuple[int, int]] = []
         self._late: list[tuple[int, int, Sent]] = []
         self._late_in_all = 0
@@ -125,8 +136,10 @@ class Simulation:
             yield self._admit
         for pool in self._starting[:2]:
             yield lambda pool=pool: self._become_ready(pool)  # type: ignore[misc]
-        for batch in list(self.sent)[:4]:
-            yield lambda batch=batch: self._report(batch)  # type: ignore[misc]
+        for worker in [worker for worker, held in self._held.items() if held][:4]:
+            yield lambda worker=worker: self._report(worker)  # type: ignore[misc]
+        for asked in self._asked[:2]:
+            yield lambda asked=asked: self._answer(*asked)  # type: ignore[misc]
         if self._unreleased:
             yield self._release
 
@@ -148,11 +161,11 @@ class Simulation:
     def _losses(self) -> Iterator[Callable[[], object]]:
         if self._starting and self._may_fail_start(self._starting[0]):
             yield self._lose_starting
-        for worker, pool in self._idle.items():
-            if worker in self._started or self._may_fail_start(pool):
+        for worker, held in self._held.items():
+            if held:
+                yield lambda worker=worker: self._lose_busy(worker)  # type: ignore[misc]
+            elif worker in self._started or self._may_fail_start(self._pool_of[worker]):
                 yield lambda worker=worker: self._lose_idle(worker)  # type: ignore[misc]
-        for batch in self.sent:
-            yield lambda batch=batch: self._lose_busy(batch)  # type: ignore[misc]
 
     def _may_fail_start(self, pool: int) -> bool:
         return self._failed_starts[pool] < 2
@@ -187,21 +200,84 @@ class Simulation:
         self._starting.remove(pool)
         worker = self._next_worker
         self._next_worker += 1
-        self._idle[worker] = pool
+        self._pool_of[worker] = pool
+        self._held[worker] = []
+        self._bars_at[worker] = set()
         self.tell(WorkerReady(worker, pool))
 
-    def _report(self, batch: int) -> None:
+    def _report(self, worker: int) -> None:
+        """The oldest batch of a worker comes back."""
+        batch = self._held[worker][0]
         sent = self.sent.pop(batch)
         if self._chaos and self._late_in_all < LATE_REPORTS and self._pick.random() < 0.1:
             self._late.append((batch, sent.order.worker, sent))
             self._late_in_all += 1
-        report = self._stages.computed(sent, counts=True)
-        worker = sent.order.worker
-        self._idle[worker] = self._busy.pop(worker)
+        skipped, fenced = self._skipped(worker, sent)
+        report = self._stages.computed(sent, counts=True, skipped=skipped)
+        self._learn_bars(worker, sent, report)
+        self._held[worker].pop(0)
         bars = list(self._bars(sent, report))
-        self.tell(BatchReported(batch, worker, report))
+        told = self.tell(BatchReported(batch, worker, report))
+        forgotten = {one.bar for one in told if isinstance(one, ForgetBar)}
+        assert forgotten <= fenced, "a bar that holds is forgotten"
+        if isinstance(report, RowsReport) and not self._breach:
+            assert forgotten == fenced, "a bar that does not hold is kept"
         for number, call, group, present in bars:
             self._check_bar(number, call, group, present)
+
+    def _skipped(self, worker: int, sent: Sent) -> tuple[tuple[int, ...], set[Bar]]:
+        """The rows that the worker does not start, and bars of them that do not hold.
+
+        Now and then a worker knows a bar whose report did not count.
+        """
+        order = sent.order
+        if self._chaos > 1 and self._fenced_bars < 3 and order.bars and self._pick.random() < 0.1:
+            self._fenced_bars += 1
+            self._bars_at[worker].add(self._pick.choice(order.bars))
+        fenced: set[Bar] = set()
+        skipped: list[int] = []
+        for row in range(order.rows if order.bars else 0):
+            bar = order.bars[bisect_right(order.cuts, row)]
+            if bar not in self._bars_at[worker]:
+                continue
+            skipped.append(row)
+            run = self.scheduler.runs.get(bar[0])
+            if run is not None and self._grain_phase(order, row) == Phase.IN_FLIGHT:
+                fenced.add(bar)
+                self._tried[order.call, sent.paths[row]] -= 1
+        self.statistics.skipped += len(skipped)
+        self.statistics.forgotten += len(fenced)
+        return tuple(skipped), fenced
+
+    def _grain_phase(self, order: DispatchBatch, row: int) -> int:
+        for number, first, end in order.ranges:
+            if row < end - first:
+                return self.scheduler.runs[number].mb.grains.phase[order.call][first + row]
+            row -= end - first
+        raise AssertionError("no such row")
+
+    def _learn_bars(self, worker: int, sent: Sent, report: Report) -> None:
+        if isinstance(report, RowsReport) and sent.order.bars:
+            for row, failure in report.failures.items():
+                if failure.kind is Kind.GROUP_FAILURE and row < sent.order.rows:
+                    self._bars_at[worker].add(sent.order.bars[bisect_right(sent.order.cuts, row)])
+
+    def _answer(self, worker: int, batch: int) -> None:
+        """A worker that was asked for a batch gives it back, or says that it has started."""
+        self._asked.remove((worker, batch))
+        held = self._held.get(worker, [])
+        if batch not in held:
+            self._expect_nothing(BatchStarted(batch, worker))
+        elif held[0] == batch or (self._chaos > 2 and self._pick.random() < 0.2):
+            self._announced.add(batch)
+            self.tell(BatchStarted(batch, worker))
+        else:
+            sent = self.sent.pop(batch)
+            held.remove(batch)
+            for path in sent.paths:
+                self._tried[sent.order.call, path] -= 1
+            self.statistics.taken_back += 1
+            self.tell(BatchTakenBack(batch, worker))
 
     def _bars(self, sent: Sent, report: Report) -> Iterator[tuple[int, int, int, set[int]]]:
         """(microbatch, Call, parent, siblings that are PRESENT already) of a report's bars."""
@@ -284,16 +360,21 @@ class Simulation:
         self.tell(WorkerLost(worker, pool, "WorkerDied", "before it was ready"))
 
     def _lose_idle(self, worker: int) -> None:
-        pool = self._idle.pop(worker)
+        pool = self._forget_worker(worker)
         self._lost(worker, pool, started=worker in self._started)
         self.tell(WorkerLost(worker, pool, "WorkerDied", "idle", charge=self._pick.random() < 0.5))
 
-    def _lose_busy(self, batch: int) -> None:
-        sent = self.sent.pop(batch)
-        worker = sent.order.worker
-        pool = self._busy.pop(worker)
+    def _forget_worker(self, worker: int) -> int:
+        del self._held[worker], self._bars_at[worker]
+        return self._pool_of.pop(worker)
+
+    def _lose_busy(self, worker: int) -> None:
+        lost = [self.sent.pop(batch) for batch in self._held[worker]]
+        begun = [one for one in lost if one is lost[0] or one.order.batch in self._announced]
+        pool = self._forget_worker(worker)
         self._lost(worker, pool, started=True)
-        charge = self._pick.random() < 0.7
+        sent, batch = lost[0], lost[0].order.batch
+        charge = self._pick.random() < 0.7 and len(begun) == 1
         if sent.order.rows == 1:
             charge = charge and self._stages.may_charge(sent)
         if self._late_in_all < LATE_REPORTS and self._pick.random() < 0.5:
@@ -325,15 +406,27 @@ class Simulation:
                 case MicrobatchClosed(number):
                     assert number not in self._closed
                     self._closed.add(number)
+                case TakeBack(batch, worker):
+                    assert batch in self._held[worker]
+                    assert (worker, batch) not in self._asked
+                    self._asked.append((worker, batch))
+                case TellBars(worker, bars):
+                    self._bars_at[worker].update(bars)
+                case ForgetBar(worker, bar):
+                    assert bar in self._bars_at[worker]
+                    self._bars_at[worker].remove(bar)
                 case StopRun():
                     self.stopped = one
                     raise AssertionError(f"the run is stopped: {one}")
 
     def _take(self, order: DispatchBatch) -> None:
         call = self.plan.calls[order.call]
-        pool = self._idle.pop(order.worker)
+        pool = self._pool_of[order.worker]
         assert pool == call.pool
-        self._busy[order.worker] = pool
+        held = self._held[order.worker]
+        assert len(held) < 2, "a worker holds two batches at most"
+        assert not held or order.rows == self.plan.pools[pool].batch_size, "sent ahead, not full"
+        held.append(order.batch)
         self._started.add(order.worker)
         self._failed_starts[pool] = 0
         paths = list(self._paths(order))
@@ -451,3 +544,13 @@ def _check_cuts(order: DispatchBatch, paths: list[Path]) -> None:
     groups = [path[:-1] if len(path) > 2 else path for path in paths]
     changes = {row for row in range(1, len(groups)) if groups[row] != groups[row - 1]}
     assert changes <= set(order.cuts), f"cuts {order.cuts}, groups {groups}"
+    if len(paths[0]) == 2:
+        assert not order.bars, "no group to bar at the root"
+        return
+    assert len(order.bars) == len(order.cuts) + 1
+    bar_of = {groups[row]: order.bars[bisect_right(order.cuts, row)] for row in range(order.rows)}
+    assert len(set(bar_of.values())) == len(bar_of), "two groups under one bar"
+    for row, group in enumerate(groups):
+        bar = order.bars[bisect_right(order.cuts, row)]
+        assert bar == bar_of[group]
+        assert bar[:2] == (group[0], order.call)

@@ -243,7 +243,7 @@ def test_outcomes_are_the_layout() -> None:
 def test_dispatch_is_fifo_and_nearest_to_the_output_first() -> None:
     shared = named("Shared", batch_size=2)
     scene = Scene(lambda source: shared(shared(source)))
-    scene.admit(4)
+    scene.admit(3)
     order = scene.give()
     assert isinstance(order, DispatchBatch)
     assert [(one.call, one.ranges) for one in scene.sent] == [(1, ((0, 0, 2),))]

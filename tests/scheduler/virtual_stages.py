@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from rayorch_prefect.model.events import DispatchBatch
@@ -39,6 +39,9 @@ class Statistics:
     failed_attempts: int = 0
     typed: int = 0
     late: int = 0
+    skipped: int = 0
+    taken_back: int = 0
+    forgotten: int = 0
     breaches: int = 0
     parents: dict[str, int] = field(default_factory=dict[str, int])
     gaps: int = 0
@@ -108,27 +111,33 @@ class VirtualStages:
         key = (call, path)
         return self._attempts_left.setdefault(key, self._does.deed(call, path).attempts)
 
-    def computed(self, sent: Sent, *, counts: bool) -> Report:
+    def computed(self, sent: Sent, *, counts: bool, skipped: tuple[int, ...] = ()) -> Report:
         """What the stage gives; `counts`: an attempt that fails is used up."""
         call = self._plan.calls[sent.order.call]
         if self._breach and counts and self._pick.random() < self._breach:
             return self._breached(call, sent)
-        fails = any(self._attempts_to_come(call.id, path) for path in sent.paths)
+        started = [path for row, path in enumerate(sent.paths) if row not in skipped]
+        fails = any(self._attempts_to_come(call.id, path) for path in started)
         if fails and not self._plan.pools[call.pool].rowwise:
             if counts:
                 self.statistics.failed_attempts += 1
                 if len(sent.paths) == 1:
                     self._use_up(call.id, sent.paths[0])
             return AttemptFailed(failed_type(Kind.ATTEMPTS_EXHAUSTED, call.id), "boom")
-        return self._rows_report(call, sent, self._row_failures(call, sent, counts))
+        failures = self._row_failures(call, sent, counts, skipped)
+        return self._rows_report(call, sent, failures, skipped)
 
     def _use_up(self, call: int, path: Path) -> None:
         self._attempts_left[call, path] -= 1
         self._charged[call, path] = self._charged.get((call, path), 0) + 1
 
-    def _row_failures(self, call: Call, sent: Sent, counts: bool) -> dict[int, RowFailure]:
+    def _row_failures(
+        self, call: Call, sent: Sent, counts: bool, skipped: tuple[int, ...]
+    ) -> dict[int, RowFailure]:
         found: dict[int, RowFailure] = {}
         for row, path in enumerate(sent.paths):
+            if row in skipped:
+                continue
             deed = self._does.deed(call.id, path)
             if self._attempts_to_come(call.id, path):
                 found[row] = RowFailure(None, failed_type(Kind.ATTEMPTS_EXHAUSTED, call.id), "boom")
@@ -140,22 +149,29 @@ class VirtualStages:
                 self.statistics.typed += counts
         return found
 
-    def _rows_report(self, call: Call, sent: Sent, failures: dict[int, RowFailure]) -> RowsReport:
+    def _rows_report(
+        self,
+        call: Call,
+        sent: Sent,
+        failures: dict[int, RowFailure],
+        skipped: tuple[int, ...] = (),
+    ) -> RowsReport:
+        empty = {*failures, *skipped}
         outputs = tuple(
-            self.stored(port, is_mask, sent.paths, failures)
+            self.stored(port, is_mask, sent.paths, empty)
             for port, is_mask in zip(call.outputs, call.masks, strict=True)
         )
-        return RowsReport(len(sent.paths), outputs, failures)
+        return RowsReport(len(sent.paths), outputs, failures, skipped)
 
     def stored(
-        self, port: int, is_mask: bool, paths: list[Path], failures: dict[int, RowFailure]
+        self, port: int, is_mask: bool, paths: list[Path], empty: Container[int]
     ) -> OutputReport:
         first = self._next_slot
         depth = self._expected.list_depth(port)
         shapes: list[Shape] = []
         mask = bytearray()
         for row, path in enumerate(paths):
-            if row in failures:
+            if row in empty:
                 shapes.append(0 if depth == 1 else ())
                 if not depth:
                     self._put(None, mask)

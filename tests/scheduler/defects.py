@@ -413,3 +413,70 @@ def a_lost_worker_is_not_replaced(patch: pytest.MonkeyPatch) -> None:
             start(self, pool)
 
     patch.setattr(Scheduler, "_start_worker", once)
+
+
+# -- two batches at a worker ----------------------------------------------------------------------
+
+
+@defect
+def a_row_skipped_for_a_bar_that_does_not_hold_is_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Committer, "_rows_skipped", lambda self, flight, rows: None)
+
+
+@defect
+def a_bar_that_does_not_hold_stays_at_the_worker(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "bar_unknown", lambda self, worker, bar: None)
+
+
+@defect
+def a_skipped_row_is_charged(patch: pytest.MonkeyPatch) -> None:
+    def charged(self: Committer, flight: Flight, rows: tuple[int, ...]) -> None:
+        for row in rows:
+            live = self._at(flight, row)
+            if live is not None:
+                self._charge(flight, live, "Skipped", "", alone=False)
+
+    patch.setattr(Committer, "_rows_skipped", charged)
+
+
+@defect
+def what_waits_at_a_dead_worker_counts_as_started(patch: pytest.MonkeyPatch) -> None:
+    lose = Workers.lose
+
+    def all_started(self: Workers, worker: int, pool: int) -> list[tuple[Flight, bool]]:
+        return [(flight, True) for flight, _ in lose(self, worker, pool)]
+
+    patch.setattr(Workers, "lose", all_started)
+
+
+@defect
+def what_waits_at_a_dead_worker_is_lost(patch: pytest.MonkeyPatch) -> None:
+    lose = Workers.lose
+
+    def oldest(self: Workers, worker: int, pool: int) -> list[tuple[Flight, bool]]:
+        return lose(self, worker, pool)[:1]
+
+    patch.setattr(Workers, "lose", oldest)
+
+
+@defect
+def a_batch_taken_back_is_not_sent_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Committer, "taken_back", lambda self, flight: None)
+
+
+@defect
+def batches_that_are_not_full_are_sent_ahead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReadyQueues, "reserve_full", ReadyQueues.reserve)
+
+
+@defect
+def the_bar_of_a_row_is_its_neighbours(patch: pytest.MonkeyPatch) -> None:
+    segments = Dispatcher._segments
+
+    def shifted(self: Dispatcher, call: Any, ranges: Any) -> Iterator[Any]:
+        found = list(segments(self, call, ranges))
+        yield from (
+            (row, found[at - 1][1]) if at else (row, bar) for at, (row, bar) in enumerate(found)
+        )
+
+    patch.setattr(Dispatcher, "_segments", shifted)

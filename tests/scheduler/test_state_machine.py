@@ -50,6 +50,9 @@ class Tally:
     open: int = 0
     gaps: int = 0
     late: int = 0
+    skipped: int = 0
+    forgotten: int = 0
+    taken_back: int = 0
 
     def add(self, plan: Plan, met: Statistics) -> None:
         self.examples += 1
@@ -59,6 +62,9 @@ class Tally:
         self.open += met.open
         self.gaps += met.gaps
         self.late += met.late
+        self.skipped += met.skipped
+        self.forgotten += met.forgotten
+        self.taken_back += met.taken_back
 
 
 def simulate(plan: Plan, recipe: Recipe, breach: float = 0.0) -> Statistics:
@@ -106,6 +112,9 @@ def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     assert tally.open <= tally.parents * 0.01
     assert tally.late
     assert tally.gaps
+    assert tally.skipped
+    assert tally.forgotten
+    assert tally.taken_back
 
 
 @pytest.mark.parametrize("shard", range(2))

@@ -181,6 +181,7 @@ class Scheduler:
         run = self._active(event.microbatch)
         if run is not None:
             self._forget(run)
+            self._out.extend(self._dispatcher.ask_back_useless())
 
     def _active(self, microbatch: int) -> Run | None:
         """None for a microbatch that has left."""

@@ -72,9 +72,18 @@ class Dispatcher:
             idle = len(self._workers.idle[pool.id])
             if not idle:
                 continue
-            for flight in self._workers.waiting(pool.id)[-idle:]:
-                self._workers.asked_back.add(flight.batch)
-                yield TakeBack(flight.batch, flight.worker)
+            yield from map(self._ask, self._workers.waiting(pool.id)[-idle:])
+
+    def ask_back_useless(self) -> Iterator[TakeBack]:
+        """Batches that wait at workers and are all for microbatches that have left."""
+        for pool in self._plan.pools:
+            for flight in self._workers.waiting(pool.id):
+                if not any(number in self._runs for number, _, _ in flight.ranges):
+                    yield self._ask(flight)
+
+    def _ask(self, flight: Flight) -> TakeBack:
+        self._workers.asked_back.add(flight.batch)
+        return TakeBack(flight.batch, flight.worker)
 
     def _send(self, call: Call, ranges: tuple[EntityRange, ...], worker: int) -> DispatchBatch:
         batch = self._next_batch

@@ -120,6 +120,17 @@ class NearUploads:
             ordinal: Parcel(publish_and_record, parent, self._batch.night.shelf, row)
             for ordinal, (parent, row) in taken.items()
         }
+        try:
+            state = await self._tried(parcels, name)
+            ends = await self._ends(state, list(taken))
+        except Exception as error:
+            # Ray itself is gone, or took none of the task.
+            state = Failed(message=f"{type(error).__name__}: {error}", data=error)
+            ends = dict.fromkeys(taken, error)
+        self._batch.end_uploads(taken, ends.items())
+        return state
+
+    async def _tried(self, parcels: dict[int, Parcel], name: str) -> State[Any]:
         async with self._slots:
             state = await self._task_run(parcels, name)
             for _ in range(CRASH_TRIES - 1):
@@ -127,8 +138,6 @@ class NearUploads:
                     break
                 self._batch.night.uploads += 1
                 state = await self._task_run(parcels, name)
-        ends = await self._ends(state, list(taken))
-        self._batch.end_uploads(taken, ends.items())
         return state
 
     async def _task_run(self, parcels: dict[int, Parcel], name: str) -> State[Any]:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import ray
 
+from rayorch_prefect.binding.opening import order_of
 from rayorch_prefect.binding.prefect_server import PrefectServer
+from rayorch_prefect.errors import UsageError
 from tests.binding.conftest import RunNightly
 from tests.binding.lethal import LARGE
 from tests.binding.test_night import ask, children_of
@@ -41,6 +43,11 @@ def upload_runs(server: PrefectServer, night_id: str) -> Counter[tuple[str, str]
     return Counter(
         (run["name"], run["state_name"]) for run in ask(server, "/task_runs/filter", body)
     )
+
+
+def test_an_unknown_runner_is_refused() -> None:
+    with pytest.raises(UsageError, match="upload_runner is 'dask'; expected one of threads, ray"):
+        order_of("m:a", "s3://there/in/", "s3://there/out/", upload_runner="dask")
 
 
 async def test_values_go_from_the_object_store_to_the_uploading_process_alone(

@@ -81,15 +81,23 @@ def own_sigterm() -> Iterator[None]:
 
 def check_fit(plan: Plan) -> None:
     """Raise DoesNotFit if some worker fits no node, or all together do not fit the cluster."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     for pool in plan.pools:
         needs = demand(pool)
+        wanted = [node for node in alive if _labelled(pool.label_selector, node.get("Labels", {}))]
+        if alive and not wanted:
+            raise DoesNotFit(
+                f"stage {pool.stage}: no node has the labels of its label_selector "
+                f"{dict(pool.label_selector)} "
+                f"(nodes: {'; '.join(str(node.get('Labels', {})) for node in alive)})"
+            )
+        nodes = [node["Resources"] for node in wanted]
         if not any(_fits(needs, node) for node in nodes):
             raise DoesNotFit(
                 f"stage {pool.stage}: a worker needs {_text(needs)}, and no node has that "
                 f"(nodes: {'; '.join(_text(_shown(node, needs)) for node in nodes) or 'none'})"
             )
-    _check_total(plan, nodes)
+    _check_total(plan, [node["Resources"] for node in alive])
 
 
 def _check_total(plan: Plan, nodes: Sequence[Mapping[str, float]]) -> None:
@@ -119,6 +127,18 @@ def demand(pool: Pool) -> dict[str, float]:
 
 def _fits(needs: Mapping[str, float], node: Mapping[str, float]) -> bool:
     return all(node.get(name, 0.0) + 1e-6 >= amount for name, amount in needs.items())
+
+
+def _labelled(selectors: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(_selected(selector, labels.get(name)) for name, selector in selectors.items())
+
+
+def _selected(selector: str, label: str | None) -> bool:
+    """As Ray does: `v`, `!v`, `in(v,w)`, `!in(v,w)`; a node without the label satisfies a `!`."""
+    plain = selector.removeprefix("!")
+    several = plain.startswith("in(") and plain.endswith(")")
+    values = plain[3:-1].split(",") if several else [plain]
+    return (label in [value.strip() for value in values]) != selector.startswith("!")
 
 
 def _shown(node: Mapping[str, float], needs: Mapping[str, float]) -> dict[str, float]:

@@ -46,11 +46,11 @@ class RayBackend:
         self._pool_of: dict[int, int] = {}
         self._next_worker = 0
         self._stages = [pool.stage for pool in plan.pools]
-        self._options = [actor_options(pool) for pool in plan.pools]
         self._contracts = [contracts(plan, pool.id) for pool in plan.pools]
         self._specs = [ray.put(_pickled(pool)) for pool in plan.pools]
         self._path = search_path()
-        self._actor_class = worker_class()
+        actor_class = worker_class()
+        self._classes = [_optioned(actor_class, pool) for pool in plan.pools]
 
     @property
     def fetch(self) -> Fetch:
@@ -66,7 +66,7 @@ class RayBackend:
         """Ask Ray for an actor; its readiness or failure is told."""
         worker = self._next_worker
         self._next_worker += 1
-        actor = self._actor_class.options(**self._options[pool]).remote()
+        actor = self._classes[pool].remote()
         self._actors[worker] = actor
         self._pool_of[worker] = pool
         built = actor.build.remote(self._specs[pool], self._contracts[pool], self._path)
@@ -182,12 +182,24 @@ def _pickled(pool: Pool) -> bytes:
     return spec
 
 
+def _optioned(actor_class: Any, pool: Pool) -> Any:
+    try:
+        return actor_class.options(**actor_options(pool))
+    except (TypeError, ValueError) as error:
+        raise StageStartError(
+            f"stage {pool.stage}: Ray does not take its options (runtime_env, label_selector, "
+            f"resources): {short(error)}"
+        ) from error
+
+
 def actor_options(pool: Pool) -> dict[str, Any]:
     """What Ray is asked for a worker of the pool."""
     return {
         "num_cpus": pool.num_cpus,
         "num_gpus": pool.num_gpus,
         "resources": dict(pool.resources),
+        "label_selector": dict(pool.label_selector) or None,
+        "runtime_env": dict(pool.runtime_env) or None,
         "max_restarts": 0,
         "max_task_retries": 0,
     }

@@ -81,6 +81,12 @@ def _pool_lines(plan: Plan, pool: Pool) -> Iterator[str]:
     each = "" if pool.replicas == 1 else " each"
     tries = "1 try" if pool.retry_budget == 1 else f"{pool.retry_budget} tries"
     yield f"  {pool.id} {pool.stage}: {workers}, {' + '.join(needs)}{each}, {tries}{shared}"
+    if pool.label_selector:
+        labels = [f"{name}={value}" for name, value in sorted(pool.label_selector.items())]
+        yield f"      on nodes with {', '.join(labels)}"
+    if pool.runtime_env:
+        # Its values may be secrets.
+        yield f"      in a runtime_env of its own: {', '.join(sorted(pool.runtime_env))}"
 
 
 def _reduce_line(plan: Plan, reduce: Reduce) -> str:

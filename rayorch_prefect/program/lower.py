@@ -79,6 +79,8 @@ def _pool(number: int, used: ConfiguredStage) -> plan.Pool:
         num_cpus=settings.num_cpus,
         num_gpus=settings.num_gpus,
         resources=settings.resources,
+        runtime_env=settings.runtime_env,
+        label_selector=settings.label_selector,
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn, TypedDict, cast
 
 from rayorch_prefect.program.refusal import refuse, shown
 
@@ -23,6 +23,9 @@ class StageOptions(TypedDict, total=False):
                   fits a laptop at once; raise it for stages that keep a core busy)
     num_gpus      GPUs a worker reserves, fractions too (default 0)
     resources     further Ray resources a worker reserves, name to amount
+    runtime_env   Ray's runtime environment of the workers, over that of the Engine
+    label_selector  labels that a worker's node must have, name to Ray's selector of values:
+                  "v", "!v", "in(v,w)" or "!in(v,w)"
     retry_budget  charged attempts of one Grain, at least 1 (default 3; 1: never tried again)
     """
 
@@ -33,6 +36,8 @@ class StageOptions(TypedDict, total=False):
     num_cpus: float
     num_gpus: float
     resources: Mapping[str, float] | None
+    runtime_env: Mapping[str, Any] | None
+    label_selector: Mapping[str, str] | None
     retry_budget: int
 
 
@@ -47,6 +52,8 @@ class Settings:
     num_cpus: float = 0.1
     num_gpus: float = 0.0
     resources: Mapping[str, float] = field(default_factory=dict[str, float])
+    runtime_env: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    label_selector: Mapping[str, str] = field(default_factory=dict[str, str])
     retry_budget: int = 3
 
     def changed(self, stage: str, options: Mapping[str, Any]) -> Settings:
@@ -105,7 +112,30 @@ def _resources(stage: str, option: str, value: Any) -> dict[str, float]:
     return amounts
 
 
-_CHECKS = {
+def _runtime_env(stage: str, option: str, value: Any) -> dict[str, Any]:
+    return _by_name(stage, option, value, "a mapping, as Ray's runtime_env is")
+
+
+def _label_selector(stage: str, option: str, value: Any) -> dict[str, str]:
+    right = "a mapping of label names to selectors such as 'eu' or '!in(a,b)'"
+    selectors = _by_name(stage, option, value, right)
+    for name, selector in selectors.items():
+        if not isinstance(selector, str):
+            _bad(stage, f"{option}[{name!r}]", selector, "a text such as 'eu' or '!in(a,b)'")
+    return selectors
+
+
+def _by_name(stage: str, option: str, value: Any, right: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(
+        isinstance(name, str) for name in cast(Any, value)
+    ):
+        _bad(stage, option, cast(object, value), right)
+    return dict(cast(Mapping[str, Any], value))
+
+
+_CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
     "batch_size": _count,
     "replicas": _count,
     "rowwise": _rowwise,
@@ -113,5 +143,7 @@ _CHECKS = {
     "num_cpus": _amount,
     "num_gpus": _amount,
     "resources": _resources,
+    "runtime_env": _runtime_env,
+    "label_selector": _label_selector,
     "retry_budget": _count,
 }

@@ -173,6 +173,8 @@ class Pool:
     num_cpus: float
     num_gpus: float
     resources: Mapping[str, float] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    label_selector: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

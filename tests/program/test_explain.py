@@ -19,7 +19,11 @@ class Read:
         return pages, pages
 
 
-@stage(retry_budget=1)
+@stage(
+    retry_budget=1,
+    runtime_env={"env_vars": {"TOKEN": "of nobody else"}},
+    label_selector={"region": "in(eu,us)", "cpu": "!arm"},
+)
 def tidy(text: str) -> str:
     return text
 
@@ -73,6 +77,8 @@ Pools
   0 Render: 2 workers, 0.1 CPU each, 3 tries, Call #0
   1 Read: 1 worker, 0.1 CPU + 1 GPU + 2 disk, 3 tries, Call #1
   2 tidy: 1 worker, 0.1 CPU, 1 try, shared by Calls #2, #3
+      on nodes with cpu=!arm, region=in(eu,us)
+      in a runtime_env of its own: env_vars
   3 Assemble: 1 worker, 0.1 CPU, 3 tries, Call #4
 
 Reduces

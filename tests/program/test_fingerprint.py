@@ -90,6 +90,8 @@ def scaled(by: object = 1, **options: Any) -> str:
         {"num_cpus": 2},
         {"num_gpus": 1},
         {"resources": {"disk": 1}},
+        {"runtime_env": {"env_vars": {"A": "1"}}},
+        {"label_selector": {"region": "eu"}},
         {"retry_budget": 1},
     ],
 )

@@ -493,6 +493,9 @@ class TestStages:
             ("resources", 3, "a mapping"),
             ("resources", {"CPU": 1}, "num_cpus"),
             ("resources", {"disk": -1}, "at least 0"),
+            ("runtime_env", "env.json", "a mapping"),
+            ("label_selector", {1: "eu"}, "a mapping of label names"),
+            ("label_selector", {"region": 1}, "a text such as"),
         ],
     )
     def test_options(self, option: str, value: object, right: str) -> None:

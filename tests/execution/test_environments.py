@@ -1,0 +1,67 @@
+"""What a stage's workers are given besides its code: environment, place, set-up."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import ray
+
+from rayorch_prefect import Engine, Program, program, stage
+from rayorch_prefect.errors import DoesNotFit, StageStartError
+from rayorch_prefect.program import StageOptions
+
+GREETING = "RAYORCH_TEST_GREETING"
+
+
+def variable(name: str) -> str:
+    return os.environ.get(name, "unset")
+
+
+def reading(options: StageOptions) -> Program:
+    @program
+    def reads(row: Any) -> Any:
+        return stage(variable, **options)(row)
+
+    return reads
+
+
+def values(engine: Engine, *rows: Any) -> list[Any]:
+    found = {parent.index: parent.value() for parent in engine.run(rows)}
+    return [found[index] for index in range(len(rows))]
+
+
+def this_node() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def test_a_stage_has_a_runtime_env_and_a_place_of_its_own(cluster: str) -> None:
+    options: StageOptions = {
+        "runtime_env": {"env_vars": {GREETING: "good night"}},
+        "label_selector": {"ray.io/node-id": this_node(), "region": "!in(eu,us)"},
+    }
+    with Engine(reading(options)) as engine:
+        assert values(engine, GREETING) == ["good night"]
+
+
+@pytest.mark.parametrize("selector", ["there", "!{}", "in(here,there)", "!in({},there)"])
+def test_labels_that_no_node_has_are_said_before_the_start(cluster: str, selector: str) -> None:
+    wanted = selector.format(this_node())
+    with pytest.raises(DoesNotFit, match=r"stage variable: no node has the labels.*node-id"):
+        Engine(reading({"label_selector": {"ray.io/node-id": wanted}})).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"runtime_env": {"env_vars": {"A": 1}}}, "env_vars"),
+        ({"runtime_env": {"working_dir": "/no/such/folder"}}, "/no/such/folder"),
+        ({"label_selector": {"region": "!in(eu"}}, "in.eu"),
+    ],
+)
+def test_what_ray_does_not_take_names_the_stage(
+    cluster: str, options: StageOptions, said: str
+) -> None:
+    with pytest.raises(StageStartError, match=rf"stage variable: .*{said}"):
+        Engine(reading(options)).__enter__()

@@ -17,7 +17,7 @@ from rayorch_prefect.errors import ProgramError
 from rayorch_prefect.program import F, Port, program, stage
 from rayorch_prefect.program.canonical import NoStableForm, canonical
 from tests.program.night import nightly
-from tests.program.toys import Join, One, Other, Two, declined, double
+from tests.program.toys import Join, One, Other, Two, double
 
 ROOT = Path(__file__).parents[2]
 
@@ -192,7 +192,7 @@ class TestCanonical:
         def declare(source: Port) -> object:
             return stage(Scale)(by=lock)(source)  # <-
 
-        message = declined(declare, "stage Scale", "'by'", "plain data")
+        message = assert_declined(declare, "stage Scale", "'by'", "plain data")
         assert "lock" in message
         with pytest.raises(ProgramError):
             scaled({"deep": [lock]})

@@ -18,11 +18,11 @@ from tests.program.toys import (
     Other,
     Scaled,
     Two,
+    assert_declined,
+    assert_refused,
     declared,
-    declined,
     double,
     fetch,
-    refused,
 )
 
 
@@ -32,7 +32,7 @@ class TestJoinsAcrossDomains:
             pages = F.expand(One()(source), domain="page")
             return Join()(source, pages)  # <-
 
-        declined(declare, "'source'", "'page'", "F.broadcast('source', like='expand page')")
+        assert_declined(declare, "'source'", "'page'", "F.broadcast('source', like='expand page')")
 
     def test_call_with_a_cousin(self) -> None:
         def declare(source: Port) -> object:
@@ -40,21 +40,21 @@ class TestJoinsAcrossDomains:
             images = F.expand(Other()(source), domain="image")
             return Join()(pages, images)  # <-
 
-        declined(declare, "'page'", "'image'", "F.reduce both up to Domain 'source'")
+        assert_declined(declare, "'page'", "'image'", "F.reduce both up to Domain 'source'")
 
     def test_filter(self) -> None:
         def declare(source: Port) -> object:
             pages = F.expand(One()(source), domain="page")
             return F.filter(pages, One()(source))  # <-
 
-        declined(declare, "F.filter", "'page'", "'source'")
+        assert_declined(declare, "F.filter", "'page'", "'source'")
 
     def test_coalesce(self) -> None:
         def declare(source: Port) -> object:
             pages = F.expand(One()(source), domain="page")
             return F.coalesce(source, pages)  # <-
 
-        declined(declare, "F.coalesce", "'page'", "'source'")
+        assert_declined(declare, "F.coalesce", "'page'", "'source'")
 
     def test_reduce_aligned(self) -> None:
         def declare(source: Port) -> object:
@@ -62,7 +62,7 @@ class TestJoinsAcrossDomains:
             words = F.expand(Other()(pages), domain="word")
             return F.reduce_aligned(pages, words)  # <-
 
-        declined(declare, "F.reduce_aligned", "'page'", "'word'")
+        assert_declined(declare, "F.reduce_aligned", "'page'", "'word'")
 
 
 class TestStructure:
@@ -70,34 +70,34 @@ class TestStructure:
         def declare(source: Port) -> object:
             return F.reduce(One()(source))  # <-
 
-        declined(declare, "no matching expand", "root Domain 'source'")
+        assert_declined(declare, "no matching expand", "root Domain 'source'")
 
     def test_domain_name_twice(self) -> None:
         def declare(source: Port) -> object:
             F.expand(One()(source), domain="page")
             return F.expand(Other()(source), domain="page")  # <-
 
-        declined(declare, "a Domain 'page' already", "F.expand_aligned")
+        assert_declined(declare, "a Domain 'page' already", "F.expand_aligned")
 
     def test_domain_name_of_the_root(self) -> None:
         def declare(source: Port) -> object:
             return F.expand(One()(source), domain="source")  # <-
 
-        declined(declare, "a Domain 'source' already")
+        assert_declined(declare, "a Domain 'source' already")
 
     @pytest.mark.parametrize("name", ["", "  ", None, 3])
     def test_domain_name_that_is_none(self, name: Any) -> None:
         def declare(source: Port) -> object:
             return F.expand(One()(source), domain=name)  # <-
 
-        declined(declare, "domain must be a name", repr(name))
+        assert_declined(declare, "domain must be a name", repr(name))
 
     def test_broadcast_up(self) -> None:
         def declare(source: Port) -> object:
             pages = F.expand(One()(source), domain="page")
             return F.broadcast(pages, like=source)  # <-
 
-        declined(declare, "'source'", "does not lie below Domain 'page'")
+        assert_declined(declare, "'source'", "does not lie below Domain 'page'")
 
     def test_broadcast_to_a_sibling(self) -> None:
         def declare(source: Port) -> object:
@@ -105,33 +105,33 @@ class TestStructure:
             images = F.expand(Other()(source), domain="image")
             return F.broadcast(pages, like=images)  # <-
 
-        declined(declare, "'image'", "does not lie below Domain 'page'")
+        assert_declined(declare, "'image'", "does not lie below Domain 'page'")
 
     def test_aligned_of_two_calls(self) -> None:
         def declare(source: Port) -> object:
             return F.expand_aligned(One()(source), Other()(source), domain="page")  # <-
 
-        declined(declare, "outputs of one Call", "'One', 'Other'", "Domain 'source'")
+        assert_declined(declare, "outputs of one Call", "'One', 'Other'", "Domain 'source'")
 
     def test_aligned_of_structure(self) -> None:
         def declare(source: Port) -> object:
             a, b = Two()(source)
             return F.expand_aligned(a, F.filter(b, source), domain="page")  # <-
 
-        declined(declare, "outputs of one Call", "'filter Two[1]'")
+        assert_declined(declare, "outputs of one Call", "'filter Two[1]'")
 
     def test_aligned_of_nothing(self) -> None:
         def declare(source: Port) -> object:
             return F.reduce_aligned()  # <-
 
-        declined(declare, "at least one Port")
+        assert_declined(declare, "at least one Port")
 
     def test_unknown_on_failure(self) -> None:
         def declare(source: Port) -> object:
             pages = F.expand(One()(source), domain="page")
             return F.reduce(pages, on_failure="ignore")  # <-
 
-        declined(declare, "'page'", "'fail', 'skip', 'keep'", "'ignore'")
+        assert_declined(declare, "'page'", "'fail', 'skip', 'keep'", "'ignore'")
 
     @pytest.mark.parametrize("way", ["fail", "keep"])
     def test_max_missing_without_skip(self, way: str) -> None:
@@ -139,7 +139,7 @@ class TestStructure:
             pages = F.expand(One()(source), domain="page")
             return F.reduce(pages, on_failure=way, max_missing=1)  # <-
 
-        declined(declare, "'page'", "on_failure='skip'", way)
+        assert_declined(declare, "'page'", "on_failure='skip'", way)
 
     @pytest.mark.parametrize("limit", [-1, -0.5, 1.5, True, "1", float("nan"), float("inf")])
     def test_max_missing_out_of_range(self, limit: Any) -> None:
@@ -147,7 +147,7 @@ class TestStructure:
             pages = F.expand(One()(source), domain="page")
             return F.reduce(pages, on_failure="skip", max_missing=limit)  # <-
 
-        declined(declare, "'page'", "max_missing must be a count", repr(limit))
+        assert_declined(declare, "'page'", "max_missing must be a count", repr(limit))
 
     def test_expand_of_kept_failures(self) -> None:
         def declare(source: Port) -> object:
@@ -155,7 +155,9 @@ class TestStructure:
             kept = F.reduce(Other()(pages), on_failure="keep")
             return F.expand(F.coalesce(source, kept), domain="again")  # <-
 
-        declined(declare, "Domain 'source'", "on_failure='keep'", "children could be failures")
+        assert_declined(
+            declare, "Domain 'source'", "on_failure='keep'", "children could be failures"
+        )
 
     def test_deep_expand_of_kept_failures(self) -> None:
         def declare(source: Port) -> object:
@@ -165,7 +167,7 @@ class TestStructure:
             outer = F.expand(lists, domain="outer")
             return F.expand(outer, domain="inner")  # <-
 
-        declined(declare, "Domain 'page'", "on_failure='keep'")
+        assert_declined(declare, "Domain 'page'", "on_failure='keep'")
 
 
 class TestMasks:
@@ -174,14 +176,14 @@ class TestMasks:
             pages = F.expand(One()(source), domain="page")
             return F.filter(source, F.reduce(pages))  # <-
 
-        declined(declare, "Domain 'source'", "a list is not a boolean")
+        assert_declined(declare, "Domain 'source'", "a list is not a boolean")
 
     def test_broadcast_of_a_reduced_list(self) -> None:
         def declare(source: Port) -> object:
             pages = F.expand(One()(source), domain="page")
             return F.filter(pages, F.broadcast(F.reduce(pages), like=pages))  # <-
 
-        declined(declare, "Domain 'source'", "a list is not a boolean")
+        assert_declined(declare, "Domain 'source'", "a list is not a boolean")
 
     def test_expanded_too(self) -> None:
         def declare(source: Port) -> object:
@@ -189,20 +191,20 @@ class TestMasks:
             kept = F.filter(source, both)
             return kept, F.expand(both, domain="page")  # <-
 
-        declined(declare, "'One'", "Domain 'source'", "a list is not a boolean")
+        assert_declined(declare, "'One'", "Domain 'source'", "a list is not a boolean")
 
     def test_element_expanded_too(self) -> None:
         def declare(source: Port) -> object:
             element = F.expand(One()(source), domain="page")
             return F.filter(element, element), F.expand(element, domain="word")  # <-
 
-        declined(declare, "'One'", "a list is not a boolean")
+        assert_declined(declare, "'One'", "a list is not a boolean")
 
     def test_the_source_expanded_too(self) -> None:
         def declare(source: Port) -> object:
             return F.filter(source, source), F.expand(source, domain="page")  # <-
 
-        declined(declare, "'source'", "a list is not a boolean")
+        assert_declined(declare, "'source'", "a list is not a boolean")
 
 
 class TestPortsOfOthers:
@@ -219,7 +221,7 @@ class TestPortsOfOthers:
         def declare(source: Port) -> object:
             return Join()(source, leaked[0])  # <-
 
-        declined(declare, "another Program", "'first'", "'declare'", "Domain 'page'")
+        assert_declined(declare, "another Program", "'first'", "'declare'", "Domain 'page'")
 
     def test_another_trace_returned(self) -> None:
         leaked: list[Port] = []
@@ -234,32 +236,32 @@ class TestPortsOfOthers:
         def declare(source: Port) -> object:  # <-
             return leaked[0]
 
-        declined(declare, "another Program", "'first'", "'source'")
+        assert_declined(declare, "another Program", "'first'", "'source'")
 
     @pytest.mark.parametrize("value", [3, None, "x", [1, 2]])
     def test_plain_values(self, value: Any) -> None:
         def declare(source: Port) -> object:
             return Join()(source, value)  # <-
 
-        declined(declare, "stage Join: input 2 must be a Port", repr(value))
+        assert_declined(declare, "stage Join: input 2 must be a Port", repr(value))
 
     def test_plain_values_to_a_function(self) -> None:
         def declare(source: Port) -> object:
             return double(3)  # <-
 
-        declined(declare, "stage double: input 1 must be a Port", "3 (int)")
+        assert_declined(declare, "stage double: input 1 must be a Port", "3 (int)")
 
     def test_plain_values_to_structure(self) -> None:
         def declare(source: Port) -> object:
             return F.filter(source, True)  # type: ignore[arg-type]  # <-
 
-        declined(declare, "F.filter: mask must be a Port", "True (bool)")
+        assert_declined(declare, "F.filter: mask must be a Port", "True (bool)")
 
     def test_stage_outside_a_program(self) -> None:
         def action() -> object:
             return One()([1, 2])  # <-
 
-        refused(action, "stage One is used outside a Program", "One.target")
+        assert_refused(action, "stage One is used outside a Program", "One.target")
 
     def test_structure_outside_a_program(self) -> None:
         leaked: list[Port] = []
@@ -268,7 +270,7 @@ class TestPortsOfOthers:
         def action() -> object:
             return F.expand(leaked[0], domain="page")  # <-
 
-        refused(action, "F.expand is used outside a Program")
+        assert_refused(action, "F.expand is used outside a Program")
 
     def test_leaked_port_to_a_function_stage(self) -> None:
         leaked: list[Port] = []
@@ -277,7 +279,7 @@ class TestPortsOfOthers:
         def action() -> object:
             return double(leaked[0])  # <-
 
-        refused(action, "stage double is used outside a Program")
+        assert_refused(action, "stage double is used outside a Program")
 
 
 class TestLookingIntoAPort:
@@ -285,31 +287,31 @@ class TestLookingIntoAPort:
         def declare(source: Port) -> object:
             return source if source else None  # <-
 
-        declined(declare, "decides on Port 'source'", "Domain 'source'", "F.filter")
+        assert_declined(declare, "decides on Port 'source'", "Domain 'source'", "F.filter")
 
     def test_loop(self) -> None:
         def declare(source: Port) -> object:
             return [One()(row) for row in source]  # <-
 
-        declined(declare, "loops over Port 'source'", "F.expand")
+        assert_declined(declare, "loops over Port 'source'", "F.expand")
 
     def test_index(self) -> None:
         def declare(source: Port) -> object:
             return source[0]  # <-
 
-        declined(declare, "indexes Port 'source'", "outputs=k")
+        assert_declined(declare, "indexes Port 'source'", "outputs=k")
 
     def test_length(self) -> None:
         def declare(source: Port) -> object:
             return len(source)  # <-
 
-        declined(declare, "length of Port 'source'")
+        assert_declined(declare, "length of Port 'source'")
 
     def test_membership(self) -> None:
         def declare(source: Port) -> object:
             return 3 in source  # <-
 
-        declined(declare, "searches Port 'source'")
+        assert_declined(declare, "searches Port 'source'")
 
 
 class TestOutputs:
@@ -317,26 +319,26 @@ class TestOutputs:
         def declare(source: Port) -> None:  # <-
             One()(source)
 
-        declined(declare, "declare returns nothing")
+        assert_declined(declare, "declare returns nothing")
 
     @pytest.mark.parametrize("empty", [(), []])
     def test_empty(self, empty: object) -> None:
         def declare(source: Port) -> object:  # <-
             return empty
 
-        declined(declare, f"an empty {type(empty).__name__}")
+        assert_declined(declare, f"an empty {type(empty).__name__}")
 
     def test_dict(self) -> None:
         def declare(source: Port) -> object:  # <-
             return {"text": One()(source)}
 
-        declined(declare, "output 1 must be a Port", "(dict)", "tuple or list of Ports")
+        assert_declined(declare, "output 1 must be a Port", "(dict)", "tuple or list of Ports")
 
     def test_not_a_port_among_ports(self) -> None:
         def declare(source: Port) -> object:  # <-
             return source, 7
 
-        declined(declare, "output 2 must be a Port", "7 (int)")
+        assert_declined(declare, "output 2 must be a Port", "7 (int)")
 
     def test_calls_in_vain_are_all_named(self) -> None:
         def declare(source: Port) -> object:
@@ -345,7 +347,9 @@ class TestOutputs:
             double(pages)
             return source
 
-        message = declined(declare, "Call One on Domain 'source'", "Call double on Domain 'page'")
+        message = assert_declined(
+            declare, "Call One on Domain 'source'", "Call double on Domain 'page'"
+        )
         assert "Call Other on Domain 'source'" in message
         assert len(message.splitlines()) == 3
 
@@ -355,13 +359,13 @@ class TestOutputs:
             read = Other()(pages)  # <-
             return F.broadcast(source, like=read)
 
-        declined(declare, "no output derives from Call Other on Domain 'page'")
+        assert_declined(declare, "no output derives from Call Other on Domain 'page'")
 
     def test_call_without_inputs(self) -> None:
         def declare(source: Port) -> object:
             return source, Join()()  # <-
 
-        declined(declare, "no path from the root Domain 'source'")
+        assert_declined(declare, "no path from the root Domain 'source'")
 
     def test_output_that_the_root_does_not_reach(self) -> None:
         graph, _ = trace("odd", lambda source: source, Where("odd.py", 1))
@@ -387,7 +391,7 @@ class TestPrograms:
 
             return two
 
-        refused(action, "two(source: 'Port', other: 'Port')", "exactly one parameter")
+        assert_refused(action, "two(source: 'Port', other: 'Port')", "exactly one parameter")
 
     def test_keyword_parameter(self) -> None:
         with pytest.raises(ProgramError, match="exactly one parameter"):
@@ -404,13 +408,13 @@ class TestPrograms:
         def action() -> object:
             return program(One)  # type: ignore[arg-type]  # <-
 
-        refused(action, "expected a function", "<stage One>")
+        assert_refused(action, "expected a function", "<stage One>")
 
     def test_version(self) -> None:
         def action() -> object:
             return program(version=2)  # type: ignore[call-overload]  # <-
 
-        refused(action, "version must be a text", "2 (int)")
+        assert_refused(action, "version must be a text", "2 (int)")
 
     def test_called_inside_another(self) -> None:
         inner = program(lambda source: source)
@@ -418,7 +422,7 @@ class TestPrograms:
         def declare(source: Port) -> object:
             return inner(source)  # <-
 
-        declined(declare, "inside another Program")
+        assert_declined(declare, "inside another Program")
 
     def test_called_outside(self) -> None:
         inner = program(lambda source: source)
@@ -426,7 +430,7 @@ class TestPrograms:
         def action() -> object:
             return inner([1])  # <-
 
-        refused(action, "run it by Engine")
+        assert_refused(action, "run it by Engine")
 
     def test_its_own_exceptions_pass_through(self) -> None:
         def declare(source: Port) -> object:
@@ -455,25 +459,25 @@ class TestStages:
         def declare(source: Port) -> object:
             return declared(One)(source)  # <-
 
-        declined(declare, "`One()(port)`")
+        assert_declined(declare, "`One()(port)`")
 
     def test_wrong_constructor_arguments(self) -> None:
         def action() -> object:
             return declared(Scaled)()  # <-
 
-        refused(action, "stage Scaled", "constructor", "'by'")
+        assert_refused(action, "stage Scaled", "constructor", "'by'")
 
     def test_too_many_inputs(self) -> None:
         def declare(source: Port) -> object:
             return double(source, source)  # <-
 
-        declined(declare, "stage double does not take 2 inputs")
+        assert_declined(declare, "stage double does not take 2 inputs")
 
     def test_inputs_by_name(self) -> None:
         def declare(source: Port) -> object:
             return One()(rows=source)  # <-
 
-        declined(declare, "stage One", "by position", "rows")
+        assert_declined(declare, "stage One", "by position", "rows")
 
     @pytest.mark.parametrize(
         ("option", "value", "right"),
@@ -504,25 +508,25 @@ class TestStages:
         def action() -> object:
             return declared(One).options(**options)  # <-
 
-        refused(action, "stage One", option, right)
+        assert_refused(action, "stage One", option, right)
 
     def test_unknown_option(self) -> None:
         def action() -> object:
             return stage(batchsize=3)(len)  # type: ignore[call-overload]  # <-
 
-        refused(action, "stage len", "batchsize", "Did you mean batch_size?", "retry_budget")
+        assert_refused(action, "stage len", "batchsize", "Did you mean batch_size?", "retry_budget")
 
     def test_stage_of_a_stage(self) -> None:
         def action() -> object:
             return stage(One)  # <-
 
-        refused(action, "<stage One> is a stage already", ".options(")
+        assert_refused(action, "<stage One> is a stage already", ".options(")
 
     def test_not_callable(self) -> None:
         def action() -> object:
             return stage(3)  # type: ignore[call-overload]  # <-
 
-        refused(action, "a class or a function, not 3 (int)")
+        assert_refused(action, "a class or a function, not 3 (int)")
 
     def test_class_without_call(self) -> None:
         class Silent:
@@ -531,7 +535,7 @@ class TestStages:
         def action() -> object:
             return stage(Silent)  # <-
 
-        refused(action, "Silent", "no __call__")
+        assert_refused(action, "Silent", "no __call__")
 
     def test_async_call_of_a_class(self) -> None:
         class Later:
@@ -541,10 +545,10 @@ class TestStages:
         def action() -> object:
             return stage(Later)  # <-
 
-        refused(action, "Later", "async")
+        assert_refused(action, "Later", "async")
 
     def test_async_function_in_batches(self) -> None:
         def action() -> object:
             return fetch.options(rowwise=False)  # <-
 
-        refused(action, "fetch", "row-wise")
+        assert_refused(action, "fetch", "row-wise")

@@ -68,7 +68,7 @@ def declared(stage_class: Any) -> ClassStage:
     return stage_class
 
 
-def refused(action: Callable[..., object], *words: str) -> str:
+def assert_refused(action: Callable[..., object], *words: str) -> str:
     """Run `action`; it must be refused at its line that is marked `# <-`, naming all `words`."""
     with pytest.raises(ProgramError) as caught:
         action()
@@ -82,8 +82,8 @@ def refused(action: Callable[..., object], *words: str) -> str:
     return message
 
 
-def declined(declare: Callable[[Any], object], *words: str) -> str:
-    """As `refused`, for compiling the Program `declare`."""
+def assert_declined(declare: Callable[[Any], object], *words: str) -> str:
+    """As `assert_refused`, for compiling the Program `declare`."""
     compiled = program(declare)
 
     def action() -> object:

@@ -17,7 +17,7 @@ from rayorch_prefect.errors import ProgramError
 from rayorch_prefect.program import F, Port, program, stage
 from rayorch_prefect.program.canonical import NoStableForm, canonical
 from tests.program.night import nightly
-from tests.program.toys import Join, One, Other, Two, double
+from tests.program.toys import Join, One, Other, Two, assert_declined, double
 
 ROOT = Path(__file__).parents[2]
 

@@ -36,6 +36,8 @@ async def run_night(
     force: bool = False,
     dry_run: bool = False,
     allow_empty: bool = False,
+    working_dir: str | None = None,
+    runtime_env: dict[str, Any] | None = None,
 ) -> tuple[State[Any], NightSummary]:
     """Run a night inside an async flow of one's own; its final state and its numbers.
 
@@ -50,6 +52,9 @@ async def run_night(
     count as not processed without making the state Failed; `force` runs what the ledger says is
     done too. `dry_run` plans and starts nothing: Completed named DryRun. A prefix without an
     object ends as Failed named NoSources unless `allow_empty`.
+
+    `working_dir` is a folder of modules that Ray brings to the workers (the program's too),
+    `runtime_env` what else Ray gives them; Prefect shows parameters, so no secrets in it.
 
     Raises UsageError or ProgramError for an argument or Program that will not do, StoreError if
     the store refuses the listing, the ledger or the manifest.
@@ -71,6 +76,8 @@ async def run_night(
         force=force,
         dry_run=dry_run,
         allow_empty=allow_empty,
+        working_dir=working_dir,
+        runtime_env=runtime_env,
     )
     with opened(night):
         return await _whole(night)
@@ -109,6 +116,8 @@ async def nightly(
     force: bool = False,
     dry_run: bool = False,
     allow_empty: bool = False,
+    working_dir: str | None = None,
+    runtime_env: dict[str, Any] | None = None,
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.
 
@@ -132,5 +141,7 @@ async def nightly(
         force=force,
         dry_run=dry_run,
         allow_empty=allow_empty,
+        working_dir=working_dir,
+        runtime_env=runtime_env,
     )
     return state

@@ -11,25 +11,25 @@ from rayorch_prefect.errors import UsageError
 from rayorch_prefect.program import Program
 
 
-def load_program(name: str) -> Program:
+def load_program(name: str, folder: str | None = None) -> Program:
     """Import the Program that `module:attribute` names; `module` alone must hold just one.
 
-    Modules in the working directory are found too. Raises UsageError: the module does not
-    import, has no such attribute, or the attribute is not a Program.
+    Modules in the working directory and in `folder` are found too. Raises UsageError: the module
+    does not import, has no such attribute, or the attribute is not a Program.
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or (":" in name and not attribute):
         raise UsageError(
             f"program {name!r}: expected module:attribute, like my_jobs.pdfs:documents"
         )
-    module = _import(name, module_name)
+    module = _import(name, module_name, folder)
     return _attribute(name, module, attribute) if attribute else _only_one(name, module)
 
 
-def _import(name: str, module_name: str) -> Any:
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+def _import(name: str, module_name: str, folder: str | None) -> Any:
+    for here in (os.getcwd(), *([os.path.abspath(folder)] if folder else [])):
+        if here not in sys.path:
+            sys.path.insert(0, here)
     try:
         return importlib.import_module(module_name)
     except Exception as error:

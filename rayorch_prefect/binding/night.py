@@ -105,7 +105,10 @@ class Night:
             yield
             return
         engine = Engine(
-            self.program, address=self.order.ray_address, appliers=self.order.upload_workers
+            self.program,
+            address=self.order.ray_address,
+            appliers=self.order.upload_workers,
+            runtime_env=self.order.worker_environment(),
         )
         try:
             await _entered(engine)

@@ -22,7 +22,7 @@ def open_night(program: str | Program, source: str, destination: str, **settings
     cannot be published.
     """
     order = order_of(program, source, destination, **settings)
-    return Night(_flow_run_id(), loaded(program), order)
+    return Night(_flow_run_id(), loaded(program, order.working_dir), order)
 
 
 def order_of(
@@ -42,9 +42,9 @@ def order_of(
     )
 
 
-def loaded(program: str | Program) -> Program:
-    """The Program itself, imported if it is given by name."""
-    return load_program(program) if isinstance(program, str) else program
+def loaded(program: str | Program, folder: str | None = None) -> Program:
+    """The Program itself, imported (from `folder` too) if it is given by name."""
+    return load_program(program, folder) if isinstance(program, str) else program
 
 
 def _name(program: Program) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.execution.environments import environment
 from rayorch_prefect.storage import S3Location, refuse_nested
 
 UPLOAD_RUNNERS = ("threads", "ray")
@@ -26,6 +29,8 @@ class Order:
     `upload_runner` says. `ray_address` None means the initialised Ray, or RAY_ADDRESS, or
     a local one. `only` narrows the sources to these keys or URIs, `limit` bounds how many of them
     run; `force` ignores the ledger; `dry_run` only plans; `allow_empty` takes an empty prefix.
+    `working_dir` is a folder of modules that Ray brings to its workers, `runtime_env` what else
+    it gives them.
     """
 
     program: str
@@ -44,6 +49,8 @@ class Order:
     force: bool = False
     dry_run: bool = False
     allow_empty: bool = False
+    working_dir: str | None = None
+    runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Raises UsageError, naming the setting and what would be right."""
@@ -62,6 +69,11 @@ class Order:
                 "sources to tolerate, 0 for none"
             )
         refuse_nested(self.source, self.destination)
+        self.worker_environment()
+
+    def worker_environment(self) -> dict[str, Any]:
+        """Ray's runtime_env for this night. Raises UsageError."""
+        return environment(self.working_dir, self.runtime_env)
 
 
 def what_next(order: Order, counts: Tally) -> str:
@@ -85,4 +97,5 @@ def _again(order: Order, retry_failed: bool) -> str:
         return "this flow" + (" with retry_failed=True" if retry_failed else "")
     words = ["rayorch-prefect", "run", "--program", order.program]
     words += ["--source", str(order.source), "--destination", str(order.destination)]
+    words += ["--working-dir", order.working_dir] if order.working_dir else []
     return shlex.join(words + (["--retry-failed"] if retry_failed else []))

@@ -8,10 +8,12 @@ interrupted or terminated.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, cast
 
 from rayorch_prefect.errors import ProgramError, RayorchError, UsageError
 
@@ -98,6 +100,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run.add_argument("--destination", required=True, metavar="S3_URL", help="s3://bucket/out/")
     _add_numbers(run)
     _add_choices(run)
+    _add_environment(run)
 
 
 def _add_numbers(run: argparse.ArgumentParser) -> None:
@@ -143,6 +146,38 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="only this source, by its whole key or s3:// URI (may be given again)",
     )
+
+
+def _add_environment(run: argparse.ArgumentParser) -> None:
+    run.add_argument(
+        "--working-dir",
+        metavar="DIR",
+        help="folder of the program's modules: Ray brings it to its workers",
+    )
+    run.add_argument(
+        "--runtime-env",
+        type=_runtime_env,
+        metavar="JSON",
+        help="Ray's runtime_env of the workers: a JSON file, or the JSON itself",
+    )
+
+
+def _runtime_env(text: str) -> dict[str, Any]:
+    inline = text.lstrip().startswith("{")
+    try:
+        found = json.loads(text if inline else Path(text).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a JSON object nor a file to read ({error.strerror})"
+        ) from None
+    except ValueError as error:
+        where = "it" if inline else text
+        raise argparse.ArgumentTypeError(f"{where} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(
+            f"{text} holds a {type(found).__name__}; expected a JSON object like Ray's runtime_env"
+        )
+    return cast(dict[str, Any], found)
 
 
 def _at_least(minimum: int) -> Callable[[str], int]:

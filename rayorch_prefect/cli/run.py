@@ -51,6 +51,8 @@ _SETTINGS = (
     "only",
     "force",
     "allow_empty",
+    "working_dir",
+    "runtime_env",
 )
 
 
@@ -63,7 +65,7 @@ def run(asked: argparse.Namespace) -> int:
     order = order_of(
         asked.program, asked.source, asked.destination, dry_run=asked.dry_run, **_settings(asked)
     )
-    program = loaded(order.program)
+    program = loaded(order.program, order.working_dir)
     program.require_publishable()
     if order.dry_run:
         return _show_selection(order, program)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -71,13 +71,21 @@ class Appliers:
     """
 
     def __init__(
-        self, size: int, path: Sequence[str], later: Callable[..., object], num_cpus: float = 0.0
+        self,
+        size: int,
+        path: Sequence[str],
+        later: Callable[..., object],
+        num_cpus: float = 0.0,
+        runtime_env: Mapping[str, Any] | None = None,
     ) -> None:
         self._size = size
         self._path = list(path)
         self._later = later
         self._class = ray.remote(ApplierActor).options(
-            num_cpus=num_cpus, max_restarts=0, max_task_retries=0
+            num_cpus=num_cpus,
+            max_restarts=0,
+            max_task_retries=0,
+            runtime_env=dict(runtime_env or {}) or None,
         )
         self._actors: list[Any] = []
         self._idle: deque[Any] = deque()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray.exceptions import RuntimeEnvSetupError
 
 from rayorch_prefect.errors import ClusterError, DoesNotFit, UsageError
 from rayorch_prefect.program.plan import Plan, Pool
@@ -19,11 +20,12 @@ CLIENT_SCHEME = "ray://"
 ANSWER_S = 10.0
 
 
-def connect(address: str | None) -> bool:
+def connect(address: str | None, runtime_env: Mapping[str, Any] | None = None) -> bool:
     """Use the process's Ray, or connect to `address` (or RAY_ADDRESS), or start a local one.
 
-    Returns whether it was done here, so that it is ended here too. Raises UsageError for a Ray
-    client address, ClusterError if no cluster answers.
+    A Ray that is connected here has `runtime_env` for all its workers. Returns whether it was done
+    here, so that it is ended here too. Raises UsageError for a Ray client address, ClusterError if
+    no cluster answers.
     """
     if ray.is_initialized() and not address:
         return False
@@ -38,8 +40,9 @@ def connect(address: str | None) -> bool:
     _require_answer(target)
     with own_sigterm():
         try:
-            ray.init(address=target, **_local_options(target))
-        except (ConnectionError, ValueError, RuntimeError) as error:
+            ray.init(address=target, runtime_env=runtime_env or None, **_local_options(target))
+        except (ConnectionError, ValueError, RuntimeError, RuntimeEnvSetupError) as error:
+            ray.shutdown()  # it may have connected before it failed
             raise ClusterError(f"no Ray cluster at {target or 'this machine'}: {error}") from error
     return True
 

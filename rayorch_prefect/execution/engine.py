@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -19,6 +19,7 @@ from rayorch_prefect.execution.appliers import Application, Appliers
 from rayorch_prefect.execution.cluster import check_fit, connect
 from rayorch_prefect.execution.driver import BackendMessage, Driver
 from rayorch_prefect.execution.engine_run import Run
+from rayorch_prefect.execution.environments import checked, refuse_local_folders
 from rayorch_prefect.execution.local import row_keys
 from rayorch_prefect.execution.metrics import EngineMetrics, snapshot
 from rayorch_prefect.execution.parent import OnParent, Parent
@@ -37,10 +38,13 @@ class Engine:
 
     Entering it connects to Ray (the process's own, `address`, RAY_ADDRESS, or a local one that
     it starts) and returns when every worker is ready. `appliers` is the number of actors that
-    `apply` spreads over; `start_timeout` bounds, in seconds, the wait for workers.
+    `apply` spreads over; `start_timeout` bounds, in seconds, the wait for workers. All its
+    workers have Ray's `runtime_env`; with a Ray that the process had initialised before, it
+    cannot name local folders.
 
-    Raises on entering: DoesNotFit if a stage fits no node, StageStartError if a stage cannot be
-    built, ClusterError if workers do not become ready in time.
+    Raises on entering: UsageError for a runtime_env that Ray does not take, DoesNotFit if a stage
+    fits no node, StageStartError if a stage cannot be built, ClusterError if workers do not
+    become ready in time.
     """
 
     def __init__(
@@ -50,12 +54,14 @@ class Engine:
         address: str | None = None,
         appliers: int = 4,
         start_timeout: float = 300.0,
+        runtime_env: Mapping[str, Any] | None = None,
     ) -> None:
         self.program = program
         self.plan = program.plan
         self._address = address
         self._appliers_wanted = appliers
         self._start_timeout = start_timeout
+        self._runtime_env = dict(runtime_env or {})
         self._own_ray = False
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # Nothing enters the inbox after its end mark, or a caller would wait for ever.
@@ -72,7 +78,7 @@ class Engine:
     def __enter__(self) -> Engine:
         if self._thread is not None or self._closed:
             raise EngineClosed("an Engine is entered once; make another")
-        self._own_ray = connect(self._address)
+        self._own_ray = connect(self._address, checked(self._runtime_env))
         try:
             check_fit(self.plan)
             self._start()
@@ -91,9 +97,14 @@ class Engine:
         self._shut()
 
     def _start(self) -> None:
-        self._backend = RayBackend(self.plan, self._tell)
+        # A job's environment holds for all its actors, and is fixed as the job connects.
+        rest = {} if self._own_ray else self._runtime_env
+        refuse_local_folders(rest)
+        self._backend = RayBackend(self.plan, self._tell, rest)
         self._driver = Driver(self.plan, self._backend, time.time)
-        self._appliers = Appliers(self._appliers_wanted, search_path(), self._later)
+        self._appliers = Appliers(
+            self._appliers_wanted, search_path(), self._later, runtime_env=rest
+        )
         self._thread = threading.Thread(target=self._loop, name="rayorch-engine", daemon=True)
         self._later(self._driver.start)
         self._thread.start()

@@ -7,7 +7,7 @@ computed. Ray restarts and retries nothing: all replacement and repetition is th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,6 +24,7 @@ from rayorch_prefect.execution.driver import (
     WorkerIsLost,
     WorkerIsReady,
 )
+from rayorch_prefect.execution.environments import merged
 from rayorch_prefect.execution.messages import BatchMessage, TakenBack
 from rayorch_prefect.execution.specs import contracts, stage_spec
 from rayorch_prefect.execution.stage_runner import short
@@ -38,9 +39,17 @@ WORKER_DIED = "WorkerDied"
 
 
 class RayBackend:
-    """Workers as Ray actors; `tell` gets each message on one of Ray's threads."""
+    """Workers as Ray actors; `tell` gets each message on one of Ray's threads.
 
-    def __init__(self, plan: Plan, tell: Callable[[BackendMessage], None]) -> None:
+    `runtime_env` lies under the stages' own.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        tell: Callable[[BackendMessage], None],
+        runtime_env: Mapping[str, Any] | None = None,
+    ) -> None:
         self._tell = tell
         self._actors: dict[int, Any] = {}
         self._pool_of: dict[int, int] = {}
@@ -50,7 +59,7 @@ class RayBackend:
         self._specs = [ray.put(_pickled(pool)) for pool in plan.pools]
         self._path = search_path()
         actor_class = worker_class()
-        self._classes = [_optioned(actor_class, pool) for pool in plan.pools]
+        self._classes = [_optioned(actor_class, pool, runtime_env or {}) for pool in plan.pools]
 
     @property
     def fetch(self) -> Fetch:
@@ -182,9 +191,9 @@ def _pickled(pool: Pool) -> bytes:
     return spec
 
 
-def _optioned(actor_class: Any, pool: Pool) -> Any:
+def _optioned(actor_class: Any, pool: Pool, runtime_env: Mapping[str, Any]) -> Any:
     try:
-        return actor_class.options(**actor_options(pool))
+        return actor_class.options(**actor_options(pool, runtime_env))
     except (TypeError, ValueError) as error:
         raise StageStartError(
             f"stage {pool.stage}: Ray does not take its options (runtime_env, label_selector, "
@@ -192,14 +201,14 @@ def _optioned(actor_class: Any, pool: Pool) -> Any:
         ) from error
 
 
-def actor_options(pool: Pool) -> dict[str, Any]:
+def actor_options(pool: Pool, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     """What Ray is asked for a worker of the pool."""
     return {
         "num_cpus": pool.num_cpus,
         "num_gpus": pool.num_gpus,
         "resources": dict(pool.resources),
         "label_selector": dict(pool.label_selector) or None,
-        "runtime_env": dict(pool.runtime_env) or None,
+        "runtime_env": merged(runtime_env, pool.runtime_env) or None,
         "max_restarts": 0,
         "max_task_retries": 0,
     }

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
+import textwrap
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -61,6 +62,40 @@ def test_a_run_with_a_server_of_its_own(bucket: Bucket, ray_cluster: str, tmp_pa
         body = {"task_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
         runs = httpx.post(f"{server.api_url}/task_runs/filter", json=body, trust_env=False).json()
     assert sum(run["name"].startswith("upload in/") for run in runs) == 3
+
+
+JOB = """
+    import os
+    from rayorch_prefect import program, stage
+
+    class Where:
+        def __call__(self, sources):
+            said = os.environ.get("RAYORCH_TEST_SAID", "nothing")
+            return [f"{said} in {__file__}".encode() for _ in sources]
+
+    @program
+    def where(source):
+        return stage(Where)()(source)
+"""
+
+
+def test_a_users_own_module_reaches_the_workers(
+    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer, tmp_path: Path
+) -> None:
+    bucket.put_sources(a={"n": 1})
+    (tmp_path / "job_of_mine.py").write_text(textwrap.dedent(JOB))
+    (tmp_path / "env.json").write_text('{"env_vars": {"RAYORCH_TEST_SAID": "hello"}}')
+    api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
+
+    mine = ["--program", "job_of_mine:where", "--working-dir", str(tmp_path)]
+    running = started(bucket, api, *mine, "--runtime-env", str(tmp_path / "env.json"))
+    out, errors = running.communicate(timeout=200)
+
+    assert running.returncode == 0, out + errors
+    (key,) = [key for key in bucket.keys("out/") if "_rayorch" not in key]
+    said = bucket.get(key).decode()
+    # The copy that Ray brought, not the folder itself.
+    assert re.fullmatch(r"hello in .*/working_dir_files/.*/job_of_mine\.py", said), said
 
 
 def test_a_failed_run_has_status_1_and_says_what_to_do(

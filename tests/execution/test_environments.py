@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
 from rayorch_prefect import Engine, Program, program, stage
-from rayorch_prefect.errors import DoesNotFit, StageStartError
+from rayorch_prefect.errors import DoesNotFit, StageStartError, UsageError
+from rayorch_prefect.execution.environments import environment
 from rayorch_prefect.program import StageOptions
 
 GREETING = "RAYORCH_TEST_GREETING"
@@ -65,3 +67,44 @@ def test_what_ray_does_not_take_names_the_stage(
 ) -> None:
     with pytest.raises(StageStartError, match=rf"stage variable: .*{said}"):
         Engine(reading(options)).__enter__()
+
+
+def shout(value: str, name: str) -> str:
+    return f"{value} {os.environ.get(name, 'unset')}"
+
+
+def test_an_engines_runtime_env_reaches_a_ray_that_is_connected_already(cluster: str) -> None:
+    of_all, of_stage = "RAYORCH_TEST_ALL", {"env_vars": {GREETING: "of the stage"}}
+    given = {"env_vars": {of_all: "of the engine", GREETING: "of the engine"}}
+    with Engine(reading({"runtime_env": of_stage}), runtime_env=given) as engine:
+        assert values(engine, of_all, GREETING) == ["of the engine", "of the stage"]
+        (parent,) = engine.run(["nothing"])
+        assert engine.apply(shout, parent, of_all).result(60) == "unset of the engine"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"working_dir": "."}, r"local working_dir \(\.\).*ray\.init\(runtime_env="),
+        ({"py_modules": ["s3://lake/a.zip", "."]}, r"local py_modules \(\.\)"),
+        ({"env_vars": {"A": 1}}, "runtime_env is not one that Ray takes"),
+    ],
+)
+def test_an_environment_that_cannot_be_had_is_refused(
+    cluster: str, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        Engine(reading({}), runtime_env=given).__enter__()
+
+
+def test_a_working_dir_is_a_folder_or_an_address(tmp_path: Path) -> None:
+    assert environment() == {}
+    assert environment(str(tmp_path), {"pip": ["a"]}) == {
+        "working_dir": str(tmp_path),
+        "pip": ["a"],
+    }
+    assert environment("s3://lake/code.zip") == {"working_dir": "s3://lake/code.zip"}
+    with pytest.raises(UsageError, match="nowhere' is not a folder"):
+        environment(str(tmp_path / "nowhere"))
+    with pytest.raises(UsageError, match="given twice"):
+        environment(str(tmp_path), {"working_dir": "s3://lake/code.zip"})

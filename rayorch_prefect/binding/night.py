@@ -21,6 +21,7 @@ from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
 from rayorch_prefect.errors import EngineClosed, RayorchError
+from rayorch_prefect.execution.cluster import own_sigterm
 from rayorch_prefect.execution.engine import Engine
 from rayorch_prefect.execution.metrics import EngineMetrics
 from rayorch_prefect.program import Program
@@ -31,6 +32,7 @@ RunChild = Callable[[Microbatch], Awaitable[State[Any]]]
 DRY_RUN = "DryRun"
 
 _DRY_RUN_REASON = "a dry run starts nothing"
+_SIGTERM_SECONDS = 0.25
 _UNKNOWN_REASON = "the run ended before this source was looked at"
 
 
@@ -223,7 +225,11 @@ class Night:
 async def _entered(engine: Engine) -> None:
     entering = asyncio.ensure_future(asyncio.to_thread(engine.__enter__))
     try:
-        await asyncio.shield(entering)
+        # Ray takes SIGTERM over as it starts, and only this thread, if any, can take it back.
+        while not entering.done():
+            with own_sigterm():
+                await asyncio.wait([entering], timeout=_SIGTERM_SECONDS)
+        entering.result()
     except asyncio.CancelledError:
         # The thread cannot be stopped: actors it still starts must not outlive the flow.
         await asyncio.wait([entering])

@@ -26,8 +26,9 @@ from rayorch_prefect.execution.driver import (
 )
 from rayorch_prefect.execution.environments import merged
 from rayorch_prefect.execution.messages import BatchMessage, TakenBack
-from rayorch_prefect.execution.specs import contracts, stage_spec
+from rayorch_prefect.execution.specs import build_order
 from rayorch_prefect.execution.stage_runner import short
+from rayorch_prefect.execution.versions import own_versions
 from rayorch_prefect.execution.worker_actor import fetch, search_path, worker_class
 from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.reports import AttemptFailed
@@ -55,8 +56,7 @@ class RayBackend:
         self._pool_of: dict[int, int] = {}
         self._next_worker = 0
         self._stages = [pool.stage for pool in plan.pools]
-        self._contracts = [contracts(plan, pool.id) for pool in plan.pools]
-        self._specs = [ray.put(_pickled(pool)) for pool in plan.pools]
+        self._specs = [ray.put(_pickled(plan, pool)) for pool in plan.pools]
         self._path = search_path()
         actor_class = worker_class()
         self._classes = [_optioned(actor_class, pool, runtime_env or {}) for pool in plan.pools]
@@ -78,7 +78,7 @@ class RayBackend:
         actor = self._classes[pool].remote()
         self._actors[worker] = actor
         self._pool_of[worker] = pool
-        built = actor.build.remote(self._specs[pool], self._contracts[pool], self._path)
+        built = actor.build.remote(own_versions(), self._specs[pool], self._path)
         built.future().add_done_callback(lambda future: self._built(worker, future))
         return worker
 
@@ -180,9 +180,9 @@ class RayBackend:
             pass  # gone, as it should be
 
 
-def _pickled(pool: Pool) -> bytes:
+def _pickled(plan: Plan, pool: Pool) -> bytes:
     try:
-        spec: bytes = cloudpickle.dumps(stage_spec(pool))
+        spec: bytes = cloudpickle.dumps(build_order(plan, pool))
     except Exception as error:
         raise StageStartError(
             f"stage {pool.stage} cannot be sent to workers: its constructor arguments and what "

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from rayorch_prefect.execution.messages import CallContract
 from rayorch_prefect.execution.stage_runner import StageSpec
 from rayorch_prefect.program.plan import Plan, Pool
 from rayorch_prefect.scheduler.wiring import Wiring
 
 SMALLEST_CHUNK = 16
+
+
+@dataclass(frozen=True)
+class BuildOrder:
+    """What a worker on Ray is built from, and the contracts of the Calls that it serves."""
+
+    stage: StageSpec
+    contracts: Mapping[int, CallContract]
+
+
+def build_order(plan: Plan, pool: Pool) -> BuildOrder:
+    """The order for workers of a pool."""
+    return BuildOrder(stage_spec(pool), contracts(plan, pool.id))
 
 
 def stage_spec(pool: Pool) -> StageSpec:

@@ -14,7 +14,9 @@ import ray
 from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import run_batch
 from rayorch_prefect.execution.messages import BatchMessage, CallContract, Reply, TakenBack
-from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, StageSpec, short
+from rayorch_prefect.execution.specs import BuildOrder
+from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, short
+from rayorch_prefect.execution.versions import mismatch, own_versions
 from rayorch_prefect.model.events import Bar
 
 CONTROL = "control"
@@ -35,15 +37,20 @@ class WorkerActor:
         self._taken_back: set[int] = set()
         self._end = threading.Event()
 
-    def build(
-        self, spec: bytes, contracts: Mapping[int, CallContract], path: Sequence[str]
-    ) -> tuple[str, str] | None:
-        """Build the stage; (type, message) of what its constructor raised, or None."""
+    def build(self, driver: tuple[str, str], *given: Any) -> tuple[str, str] | None:
+        """Build the stage; (type, message) of what its constructor raised, or None.
+
+        `driver` are the driver's versions. What else is `given` is for the same version's eyes.
+        """
+        problem = mismatch(driver, own_versions())
+        return ("VersionMismatch", problem) if problem else self._build(*given)
+
+    def _build(self, spec: bytes, path: Sequence[str]) -> tuple[str, str] | None:
         import_from(path)
-        self._contracts = contracts
         try:
-            unpickled: StageSpec = cloudpickle.loads(spec)
-            self._runner = StageRunner(unpickled)
+            order: BuildOrder = cloudpickle.loads(spec)
+            self._contracts = order.contracts
+            self._runner = StageRunner(order.stage)
         except FAULTS as error:
             return type(error).__name__, short(error)
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rayorch_prefect._version import VERSION
 from rayorch_prefect.model.failures import GroupFailure, RecordFailure
 from rayorch_prefect.model.members import KeptFailure, Members
 from rayorch_prefect.model.outcomes import Failure, Gap, Kind, ParentOutcome
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rayorch_prefect.execution.parent import Parent
     from rayorch_prefect.storage.source import Source
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Engine",

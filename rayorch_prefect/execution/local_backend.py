@@ -47,6 +47,7 @@ class LocalBackend:
         self._workers: dict[int, tuple[int, StageRunner]] = {}
         self._bars: dict[int, Bars] = {}
         self._next_worker = 0
+        self._set_up_pools: set[int] = set()
         self._contracts = [contracts(plan, pool.id) for pool in plan.pools]
         self._started: list[BackendMessage] = []
         self._sent: list[tuple[int, int, BatchMessage]] = []
@@ -61,6 +62,7 @@ class LocalBackend:
         worker = self._next_worker
         self._next_worker += 1
         try:
+            self._set_up(pool)
             runner = StageRunner(stage_spec(self._plan.pools[pool]))
         except FAULTS as error:
             message = f"{type(error).__name__}: {short(error)}"
@@ -70,6 +72,13 @@ class LocalBackend:
             self._bars[worker] = Bars()
             self._started.append(WorkerIsReady(worker, pool))
         return worker
+
+    def _set_up(self, pool: int) -> None:
+        """This process is the one node."""
+        setup = self._plan.pools[pool].node_setup
+        if setup is not None and pool not in self._set_up_pools:
+            setup.resolve()()
+            self._set_up_pools.add(pool)
 
     def send(self, worker: int, batch: int, message: BatchMessage) -> None:
         """Note a batch; it runs in a later `step`."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rayorch_prefect.execution.messages import CallContract
+from rayorch_prefect.execution.node_setup import NodeSetup
 from rayorch_prefect.execution.stage_runner import StageSpec
 from rayorch_prefect.program.plan import Plan, Pool
 from rayorch_prefect.scheduler.wiring import Wiring
@@ -19,11 +20,13 @@ class BuildOrder:
 
     stage: StageSpec
     contracts: Mapping[int, CallContract]
+    node_setup: NodeSetup | None
 
 
 def build_order(plan: Plan, pool: Pool) -> BuildOrder:
     """The order for workers of a pool."""
-    return BuildOrder(stage_spec(pool), contracts(plan, pool.id))
+    setup = NodeSetup.of(pool.stage, pool.node_setup)
+    return BuildOrder(stage_spec(pool), contracts(plan, pool.id), setup)
 
 
 def stage_spec(pool: Pool) -> StageSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-import rayorch_prefect
+from rayorch_prefect import _version
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Versions:
 
 def own_versions() -> tuple[str, str]:
     """The package's and Python's version in this process; plain texts, which any version reads."""
-    return rayorch_prefect.__version__, "{}.{}".format(*sys.version_info)
+    return _version.VERSION, "{}.{}".format(*sys.version_info)
 
 
 def mismatch(driver: tuple[str, str], worker: tuple[str, str]) -> str:

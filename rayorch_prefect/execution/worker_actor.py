@@ -50,6 +50,8 @@ class WorkerActor:
         try:
             order: BuildOrder = cloudpickle.loads(spec)
             self._contracts = order.contracts
+            if order.node_setup is not None:
+                order.node_setup.run_once()
             self._runner = StageRunner(order.stage)
         except FAULTS as error:
             return type(error).__name__, short(error)

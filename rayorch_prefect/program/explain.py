@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rayorch_prefect.program.plan import Call, Domain, Plan, Pool, Reduce
+from rayorch_prefect.program.targets import identity
 
 
 def explain(plan: Plan) -> str:
@@ -81,6 +82,8 @@ def _pool_lines(plan: Plan, pool: Pool) -> Iterator[str]:
     each = "" if pool.replicas == 1 else " each"
     tries = "1 try" if pool.retry_budget == 1 else f"{pool.retry_budget} tries"
     yield f"  {pool.id} {pool.stage}: {workers}, {' + '.join(needs)}{each}, {tries}{shared}"
+    if pool.node_setup is not None:
+        yield f"      sets each node up once: {identity(pool.node_setup.resolve())}"
     if pool.label_selector:
         labels = [f"{name}={value}" for name, value in sorted(pool.label_selector.items())]
         yield f"      on nodes with {', '.join(labels)}"

@@ -81,6 +81,7 @@ def _pool(number: int, used: ConfiguredStage) -> plan.Pool:
         resources=settings.resources,
         runtime_env=settings.runtime_env,
         label_selector=settings.label_selector,
+        node_setup=StageTarget.of(settings.node_setup) if settings.node_setup else None,
     )
 
 

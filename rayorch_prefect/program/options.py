@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NoReturn, TypedDict, cast
 
 from rayorch_prefect.program.refusal import refuse, shown
+from rayorch_prefect.program.targets import TargetHolder
 
 
 class StageOptions(TypedDict, total=False):
@@ -26,6 +28,8 @@ class StageOptions(TypedDict, total=False):
     runtime_env   Ray's runtime environment of the workers, over that of the Engine
     label_selector  labels that a worker's node must have, name to Ray's selector of values:
                   "v", "!v", "in(v,w)" or "!in(v,w)"
+    node_setup    a function without arguments, called once on each node before the first of the
+                  stage's workers there is built (to fetch model files, say)
     retry_budget  charged attempts of one Grain, at least 1 (default 3; 1: never tried again)
     """
 
@@ -38,6 +42,7 @@ class StageOptions(TypedDict, total=False):
     resources: Mapping[str, float] | None
     runtime_env: Mapping[str, Any] | None
     label_selector: Mapping[str, str] | None
+    node_setup: Callable[[], object] | None
     retry_budget: int
 
 
@@ -54,6 +59,7 @@ class Settings:
     resources: Mapping[str, float] = field(default_factory=dict[str, float])
     runtime_env: Mapping[str, Any] = field(default_factory=dict[str, Any])
     label_selector: Mapping[str, str] = field(default_factory=dict[str, str])
+    node_setup: Callable[[], object] | None = None
     retry_budget: int = 3
 
     def changed(self, stage: str, options: Mapping[str, Any]) -> Settings:
@@ -125,6 +131,23 @@ def _label_selector(stage: str, option: str, value: Any) -> dict[str, str]:
     return selectors
 
 
+def _node_setup(stage: str, option: str, value: Any) -> Callable[[], object] | None:
+    right = "a plain function that takes no arguments"
+    if value is None:
+        return None
+    if not callable(value) or isinstance(value, type | TargetHolder):
+        _bad(stage, option, value, right)
+    if inspect.iscoroutinefunction(value):
+        _bad(stage, option, value, right)
+    try:
+        inspect.signature(value).bind()
+    except TypeError:
+        _bad(stage, option, value, right)
+    except ValueError:
+        pass  # a C function does not say
+    return cast(Callable[[], object], value)
+
+
 def _by_name(stage: str, option: str, value: Any, right: str) -> dict[str, Any]:
     if value is None:
         return {}
@@ -145,5 +168,6 @@ _CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
     "resources": _resources,
     "runtime_env": _runtime_env,
     "label_selector": _label_selector,
+    "node_setup": _node_setup,
     "retry_budget": _count,
 }

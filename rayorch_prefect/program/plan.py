@@ -175,6 +175,7 @@ class Pool:
     resources: Mapping[str, float] = field(default_factory=dict)
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     label_selector: Mapping[str, str] = field(default_factory=dict)
+    node_setup: StageTarget | None = None
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
-from rayorch_prefect import Engine, Program, program, stage
+from rayorch_prefect import Engine, Program, program, run_local, stage
 from rayorch_prefect.errors import DoesNotFit, StageStartError, UsageError
 from rayorch_prefect.execution.environments import environment
 from rayorch_prefect.program import StageOptions
+from tests.execution.conftest import Notes
 
 GREETING = "RAYORCH_TEST_GREETING"
 
@@ -108,3 +110,47 @@ def test_a_working_dir_is_a_folder_or_an_address(tmp_path: Path) -> None:
         environment(str(tmp_path / "nowhere"))
     with pytest.raises(UsageError, match="given twice"):
         environment(str(tmp_path), {"working_dir": "s3://lake/code.zip"})
+
+
+class Ready:
+    """Says how often its node had been set up when it was built."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.seen = [line for line in notes.lines() if line == "set up"]
+        notes.add(f"built by {os.getpid()}")
+
+    def __call__(self, rows: list[int]) -> list[int]:
+        return [len(self.seen) for _ in rows]
+
+
+def prepared(notes: Notes, fails: bool = False) -> Program:
+    def set_up() -> None:
+        time.sleep(0.5)  # time enough for the other worker to come by
+        notes.add("set up")
+        if fails:
+            raise OSError("no room for the model")
+
+    @program
+    def prepares(row: Any) -> Any:
+        return stage(Ready, replicas=2, node_setup=set_up)(notes)(row)
+
+    return prepares
+
+
+def test_a_node_is_set_up_once_before_any_worker_of_the_stage(cluster: str, notes: Notes) -> None:
+    with Engine(prepared(notes)) as engine:
+        assert values(engine, *range(8)) == [1] * 8
+    lines = notes.lines()
+    assert lines[0] == "set up"
+    assert len(lines) == len(set(lines)) == 3
+
+
+def test_a_set_up_in_this_process_is_done_once(notes: Notes) -> None:
+    assert [parent.value() for parent in run_local(prepared(notes), range(3))] == [1, 1, 1]
+    assert notes.lines().count("set up") == 1
+
+
+def test_a_set_up_that_fails_is_like_a_constructor_that_does(cluster: str, notes: Notes) -> None:
+    with pytest.raises(StageStartError, match=r"stage Ready: .*OSError: no room for the model"):
+        Engine(prepared(notes, fails=True)).__enter__()
+    assert set(notes.lines()) == {"set up"}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import rayorch_prefect
-from rayorch_prefect import Engine, program, stage
+from rayorch_prefect import Engine, _version, program, stage
 from rayorch_prefect.errors import StageStartError
 from rayorch_prefect.execution.versions import mismatch, own_versions
 
@@ -26,9 +27,9 @@ def kept(row: Any) -> Any:
 def test_another_version_on_the_nodes_is_named(
     cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs, python = re.escape(rayorch_prefect.__version__), "{}.{}".format(*sys.version_info)
+    theirs, python = re.escape(_version.VERSION), "{}.{}".format(*sys.version_info)
     # The workers import the package themselves.
-    monkeypatch.setattr(rayorch_prefect, "__version__", "9.0.7")
+    monkeypatch.setattr(_version, "VERSION", "9.0.7")
     said = (
         f"stage plain: .*VersionMismatch: the driver has rayorch-prefect 9.0.7 on Python {python} "
         f"and this worker rayorch-prefect {theirs} on Python {python}; install the same .*"
@@ -42,3 +43,8 @@ def test_another_python_is_a_mismatch_and_the_same_is_none() -> None:
     package, python = own_versions()
     assert mismatch((package, python), own_versions()) == ""
     assert "on Python 3.99; install" in mismatch((package, python), (package, "3.99"))
+
+
+def test_the_code_has_the_version_of_the_project() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["version"] == _version.VERSION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from rayorch_prefect.program import F, Port, program, stage
@@ -23,6 +24,7 @@ class Read:
     retry_budget=1,
     runtime_env={"env_vars": {"TOKEN": "of nobody else"}},
     label_selector={"region": "in(eu,us)", "cpu": "!arm"},
+    node_setup=gc.collect,
 )
 def tidy(text: str) -> str:
     return text
@@ -77,6 +79,7 @@ Pools
   0 Render: 2 workers, 0.1 CPU each, 3 tries, Call #0
   1 Read: 1 worker, 0.1 CPU + 1 GPU + 2 disk, 3 tries, Call #1
   2 tidy: 1 worker, 0.1 CPU, 1 try, shared by Calls #2, #3
+      sets each node up once: gc:collect
       on nodes with cpu=!arm, region=in(eu,us)
       in a runtime_env of its own: env_vars
   3 Assemble: 1 worker, 0.1 CPU, 3 tries, Call #4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import subprocess
 import sys
 import threading
@@ -92,6 +93,7 @@ def scaled(by: object = 1, **options: Any) -> str:
         {"resources": {"disk": 1}},
         {"runtime_env": {"env_vars": {"A": "1"}}},
         {"label_selector": {"region": "eu"}},
+        {"node_setup": gc.collect},
         {"retry_budget": 1},
     ],
 )

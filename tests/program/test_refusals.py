@@ -500,6 +500,9 @@ class TestStages:
             ("runtime_env", "env.json", "a mapping"),
             ("label_selector", {1: "eu"}, "a mapping of label names"),
             ("label_selector", {"region": 1}, "a text such as"),
+            ("node_setup", "fetch", "takes no arguments"),
+            ("node_setup", fetch, "takes no arguments"),
+            ("node_setup", int, "takes no arguments"),
         ],
     )
     def test_options(self, option: str, value: object, right: str) -> None:

@@ -553,4 +553,4 @@ def _check_cuts(order: DispatchBatch, paths: list[Path]) -> None:
     for row, group in enumerate(groups):
         bar = order.bars[bisect_right(order.cuts, row)]
         assert bar == bar_of[group]
-        assert bar[:2] == (group[0], order.call)
+        assert bar[:2] == (paths[row][0], order.call)

@@ -128,6 +128,22 @@ def demand(pool: Pool) -> dict[str, float]:
     return {name: amount for name, amount in needs.items() if amount}
 
 
+def waiting_text(plan: Plan, starting: Sequence[int]) -> str:
+    """Which stages still wait for workers, what each needs, and what the cluster has free.
+
+    `starting[i]` counts the workers of pool i that are not ready.
+    """
+    waiting = [pool for pool in plan.pools if starting[pool.id]]
+    stages = ", ".join(
+        f"stage {pool.stage} {starting[pool.id]} of {pool.replicas} "
+        f"(each needs {_text(demand(pool)) or 'no resources'})"
+        for pool in waiting
+    )
+    names = {name: 0.0 for pool in waiting for name in demand(pool)}
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    return f"{stages}; free in the cluster: {_text(_shown(free, names)) or 'not asked'}"
+
+
 def _fits(needs: Mapping[str, float], node: Mapping[str, float]) -> bool:
     return all(node.get(name, 0.0) + 1e-6 >= amount for name, amount in needs.items())
 

@@ -16,7 +16,7 @@ import ray
 
 from rayorch_prefect.errors import ClusterError, EngineClosed, InternalError, RayorchError
 from rayorch_prefect.execution.appliers import Application, Appliers
-from rayorch_prefect.execution.cluster import check_fit, connect
+from rayorch_prefect.execution.cluster import check_fit, connect, waiting_text
 from rayorch_prefect.execution.driver import BackendMessage, Driver
 from rayorch_prefect.execution.engine_run import Run
 from rayorch_prefect.execution.environments import checked, refuse_local_folders
@@ -118,17 +118,12 @@ class Engine:
                     f"workers were not ready within {self._start_timeout:g} s: {waiting}; "
                     "the cluster may be full: see `ray status`"
                 )
-            logger.warning("waiting for workers: %s", waiting)
+            logger.warning("waiting for resources: %s", waiting)
         if self._live_driver.error is not None:
             raise self._live_driver.error
 
     def _waiting_for(self) -> str:
-        starting = self._live_driver.scheduler.workers.starting
-        return ", ".join(
-            f"stage {pool.stage} {starting[pool.id]} of {pool.replicas}"
-            for pool in self.plan.pools
-            if starting[pool.id]
-        )
+        return waiting_text(self.plan, self._live_driver.scheduler.workers.starting)
 
     def _shut(self) -> None:
         with self._door:

@@ -1,0 +1,125 @@
+"""Drivers on a cluster that RAY_ADDRESS names; each is a process of its own.
+
+`python -m tests.cluster.drivers spread NOTES`, `... hold` or `... wait`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+from rayorch_prefect import Engine, F, Program, program, stage
+from rayorch_prefect.errors import ClusterError
+from rayorch_prefect.execution import engine as engine_module
+
+LARGE = 300_000
+
+
+def this_node() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def split(row: int) -> list[Any]:
+    return [(this_node(), np.full(LARGE, row * 10 + child)) for child in range(3)]
+
+
+def far(child: Any) -> tuple[str, str, int]:
+    made_on, numbers = child
+    return made_on, this_node(), int(numbers.sum())
+
+
+def either(children: Any) -> tuple[list[Any], str]:
+    return list(children), this_node()
+
+
+def note_node(notes: str) -> None:
+    with Path(notes).open("a") as file:
+        file.write(f"{this_node()}\n")
+
+
+def spread_over(notes: str) -> Program:
+    """Pages are made on the first node and read on the second; the end is on both."""
+
+    @program
+    def spreads(row: Any) -> Any:
+        near = stage(split, num_cpus=0, resources={"first": 1})
+        there = stage(far, num_cpus=0, resources={"second": 1}, label_selector={"region": "far"})
+        # One CPU a node, so one of its two workers is on each.
+        both = stage(either, num_cpus=1, replicas=2, node_setup=partial(note_node, notes))
+        return both(F.reduce(there(F.expand(near(row), domain="page"))))
+
+    return spreads
+
+
+def values(engine: Engine, rows: int) -> list[Any]:
+    found = {parent.index: parent.value() for parent in engine.run(range(rows))}
+    return [found[index] for index in range(rows)]
+
+
+def spread(notes: str) -> None:
+    """On a Ray that the Engine connects to, then on one that is connected already."""
+    with Engine(spread_over(notes)) as engine:
+        first = values(engine, 6)
+    connection_ended = not ray.is_initialized()
+
+    ray.init(address=os.environ["RAY_ADDRESS"], logging_level=logging.WARNING)
+    alive: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = {node["NodeID"]: node["Resources"] for node in alive if node["Alive"]}
+    with Engine(spread_over(notes)) as engine:
+        again = values(engine, 2)
+    still_there = ray.get(ray.remote(num_cpus=1)(this_node).remote())
+    show(
+        first=first,
+        connection_ended=connection_ended,
+        nodes={
+            name: node for node, has in nodes.items() for name in ("first", "second") if name in has
+        },
+        again=again,
+        still_there=still_there,
+    )
+
+
+def holding() -> Program:
+    @program
+    def holds(row: Any) -> Any:
+        return stage(far, num_cpus=0, resources={"second": 1})(row)
+
+    return holds
+
+
+def hold() -> None:
+    """Holds the second node's resource until standard input is closed."""
+    with Engine(holding()):
+        show(held=True)
+        sys.stdin.read()
+
+
+def wait() -> None:
+    """Wants what another job holds: gives up first, then waits for it."""
+    engine_module.WAIT_NOTICE_S = 1.0
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        Engine(holding(), start_timeout=2.5).__enter__()
+    except ClusterError as error:
+        show(error=str(error), connected=ray.is_initialized())
+    with Engine(holding(), start_timeout=100) as engine:
+        (parent,) = engine.run([("nowhere", np.ones(3))])
+        show(value=parent.value())
+
+
+def show(**found: Any) -> None:
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    commands: dict[str, Callable[..., None]] = {"spread": spread, "hold": hold, "wait": wait}
+    commands[sys.argv[1]](*sys.argv[2:])

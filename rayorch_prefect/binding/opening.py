@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,9 @@ from rayorch_prefect.binding.loading import load_program
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.orders import Order
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.execution.cluster import refuse_client
 from rayorch_prefect.program import Program
+from rayorch_prefect.program.declare import require_program
 from rayorch_prefect.storage import S3Location
 
 
@@ -32,9 +35,13 @@ def order_of(
     only: Iterable[str] | None = None,
     **settings: Any,
 ) -> Order:
-    """The checked order; `settings` are the other fields of `Order`. Raises UsageError."""
+    """The checked order; `settings` are the other fields of `Order`.
+
+    Raises UsageError, ProgramError for what is no Program.
+    """
+    refuse_client(settings.get("ray_address") or os.environ.get("RAY_ADDRESS"))
     return Order(
-        program=program if isinstance(program, str) else _name(program),
+        program=program if isinstance(program, str) else _name(require_program(program)),
         source=S3Location.parse(source),
         destination=S3Location.parse(destination),
         only=tuple(only or ()),
@@ -44,7 +51,7 @@ def order_of(
 
 def loaded(program: str | Program, folder: str | None = None) -> Program:
     """The Program itself, imported (from `folder` too) if it is given by name."""
-    return load_program(program, folder) if isinstance(program, str) else program
+    return load_program(program, folder) if isinstance(program, str) else require_program(program)
 
 
 def _name(program: Program) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 
 import httpx
 from prefect.client.orchestration import get_client
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogWorker
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_KEY,
@@ -27,6 +29,7 @@ from rayorch_prefect.storage.redaction import without_secrets
 
 START_SECONDS = 120.0
 STOP_SECONDS = 15.0
+DRAIN_SECONDS = 10.0
 
 # The server records about 44 task runs a second as it comes; in batches several times as many.
 RECORDER = {
@@ -166,14 +169,22 @@ class PrefectServer:
 
 @contextmanager
 def using_api(api_url: str) -> Iterator[None]:
-    """Let this process's flows report to `api_url`, without a cloud key or password."""
+    """Let this process's flows report to `api_url`, without a cloud key or password.
+
+    What is still to be sent is sent before this ends: a server that is stopped after it would
+    let Prefect's background senders try for a minute while the process exits.
+    """
     settings: dict[Any, Any] = {
         PREFECT_API_URL: api_url,
         PREFECT_API_KEY: None,
         PREFECT_API_AUTH_STRING: None,
     }
     with temporary_settings(updates=settings):
-        yield
+        try:
+            yield
+        finally:
+            for sender in (APILogWorker, EventsWorker):
+                sender.drain_all(timeout=DRAIN_SECONDS, at_exit=False)
 
 
 def free_port() -> int:

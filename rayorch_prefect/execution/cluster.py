@@ -30,11 +30,7 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None = None) -
     if ray.is_initialized() and not address:
         return False
     target = address or os.environ.get("RAY_ADDRESS")
-    if target and target.startswith(CLIENT_SCHEME):
-        raise UsageError(
-            f"{target} is a Ray client address: values would pass through a proxy. "
-            "Run the driver on the cluster, or give the address of its GCS (host:6379)"
-        )
+    refuse_client(target)
     if ray.is_initialized():
         return False
     _require_answer(target)
@@ -45,6 +41,15 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None = None) -
             ray.shutdown()  # it may have connected before it failed
             raise ClusterError(f"no Ray cluster at {target or 'this machine'}: {error}") from error
     return True
+
+
+def refuse_client(address: str | None) -> None:
+    """Raise UsageError for the address of a Ray client."""
+    if address and address.startswith(CLIENT_SCHEME):
+        raise UsageError(
+            f"{address} is a Ray client address: values would pass through a proxy. "
+            "Run the driver on the cluster, or give the address of its GCS (host:6379)"
+        )
 
 
 def _require_answer(target: str | None) -> None:

@@ -150,9 +150,15 @@ class _Owner:
 class Driver:
     """Scheduler, stored values and workers of one Engine. Not thread-safe."""
 
-    def __init__(self, plan: Plan, backend: Backend, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        clock: Callable[[], float],
+        batches_at_worker: int = 1,
+    ) -> None:
         self.plan = plan
-        self.scheduler = Scheduler(plan)
+        self.scheduler = Scheduler(plan, batches_at_worker)
         self.blocks = Blocks()
         self.busy_s = [0.0] * len(plan.calls)
         self.error: RayorchError | None = None

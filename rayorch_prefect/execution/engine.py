@@ -14,7 +14,13 @@ from typing import Any
 
 import ray
 
-from rayorch_prefect.errors import ClusterError, EngineClosed, InternalError, RayorchError
+from rayorch_prefect.errors import (
+    ClusterError,
+    EngineClosed,
+    InternalError,
+    RayorchError,
+    UsageError,
+)
 from rayorch_prefect.execution.appliers import Application, Appliers
 from rayorch_prefect.execution.cluster import check_fit, connect, waiting_text
 from rayorch_prefect.execution.driver import BackendMessage, Driver
@@ -26,7 +32,7 @@ from rayorch_prefect.execution.parent import OnParent, Parent
 from rayorch_prefect.execution.ray_backend import RayBackend
 from rayorch_prefect.execution.rows import describe_rows
 from rayorch_prefect.execution.worker_actor import search_path
-from rayorch_prefect.program.declare import Program
+from rayorch_prefect.program.declare import Program, require_program
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +46,9 @@ class Engine:
     it starts) and returns when every worker is ready. `appliers` is the number of actors that
     `apply` spreads over; `start_timeout` bounds, in seconds, the wait for workers. All its
     workers have Ray's `runtime_env`; with a Ray that the process had initialised before, it
-    cannot name local folders.
+    cannot name local folders. With `batches_at_worker=2` the next batch waits at its worker, which
+    pays for short batches; a worker that dies just after it began one may then take the report
+    of the one before with it, which is worked on again.
 
     Raises on entering: UsageError for a runtime_env that Ray does not take, DoesNotFit if a stage
     fits no node, StageStartError if a stage cannot be built, ClusterError if workers do not
@@ -55,8 +63,12 @@ class Engine:
         appliers: int = 4,
         start_timeout: float = 300.0,
         runtime_env: Mapping[str, Any] | None = None,
+        batches_at_worker: int = 1,
     ) -> None:
-        self.program = program
+        if batches_at_worker not in (1, 2):
+            raise UsageError(f"batches_at_worker is 1 or 2, not {batches_at_worker!r}")
+        self._batches_at_worker = batches_at_worker
+        self.program = require_program(program)
         self.plan = program.plan
         self._address = address
         self._appliers_wanted = appliers
@@ -101,7 +113,7 @@ class Engine:
         rest = {} if self._own_ray else self._runtime_env
         refuse_local_folders(rest)
         self._backend = RayBackend(self.plan, self._tell, rest)
-        self._driver = Driver(self.plan, self._backend, time.time)
+        self._driver = Driver(self.plan, self._backend, time.time, self._batches_at_worker)
         self._appliers = Appliers(
             self._appliers_wanted, search_path(), self._later, runtime_env=rest
         )

@@ -12,7 +12,7 @@ from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.local_backend import LocalBackend
 from rayorch_prefect.execution.parent import Parent
 from rayorch_prefect.execution.rows import describe_rows
-from rayorch_prefect.program.declare import Program
+from rayorch_prefect.program.declare import Program, require_program
 
 
 def run_local(
@@ -23,6 +23,7 @@ def run_local(
     With `seed`, batches end in a random order that the seed fixes and a share of `losses` of
     them is lost with its worker. Raises StageStartError if a stage cannot be built.
     """
+    require_program(program)
     listed = list(rows)
     if listed:
         backend = LocalBackend(program.plan, seed, losses)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn, cast, overload
 
+from rayorch_prefect.errors import ProgramError
 from rayorch_prefect.program.lower import lower
 from rayorch_prefect.program.plan import Plan, Where
 from rayorch_prefect.program.ports import Port
@@ -152,3 +153,11 @@ def _output(graph: Graph, value: object, at: int) -> int:
             graph.where,
         )
     return value.id
+
+
+def require_program(given: object) -> Program:
+    """What was given, if it is a Program. Raises ProgramError for anything else."""
+    if isinstance(given, Program):
+        return given
+    name = getattr(given, "__name__", None) or type(given).__name__
+    raise ProgramError(f"{name} is not a Program: declare it with @program")

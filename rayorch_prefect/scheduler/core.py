@@ -49,14 +49,14 @@ from rayorch_prefect.scheduler.workers import Flight, Workers
 
 
 class Scheduler:
-    """State of all active microbatches of one Plan."""
+    """State of all active microbatches of one Plan; a worker holds up to `most_held` batches."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, most_held: int = 2) -> None:
         self.plan = plan
         self.wiring = Wiring(plan)
         self.runs: dict[int, Run] = {}
         self.counts = Counts(len(plan.calls))
-        self.workers = Workers(plan)
+        self.workers = Workers(plan, most_held)
         self.queues = ReadyQueues(len(plan.calls), self._first_ready)
         self.stopped: StopRun | None = None
         self._story = Story()

@@ -10,7 +10,6 @@ from rayorch_prefect.model.events import EntityRange
 from rayorch_prefect.program.plan import Plan
 
 STARTS_THAT_MAY_FAIL = 3
-HELD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +27,12 @@ class Flight:
 class Workers:
     """Owner of worker slots.
 
-    A worker holds up to `HELD` batches, oldest first: while one runs the next waits, so that the
-    worker does not wait for the driver.
+    A worker holds up to `most_held` batches, oldest first: with two, the next waits while one
+    runs, so that the worker does not wait for the driver.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, most_held: int) -> None:
+        self.most_held = most_held
         pools = len(plan.pools)
         self.starting = [0] * pools
         self.idle: list[deque[int]] = [deque() for _ in range(pools)]
@@ -60,7 +60,7 @@ class Workers:
         held = self.held[worker]
         (self.spare if held else self.idle)[pool].remove(worker)
         held.append(flight.batch)
-        if len(held) < HELD:
+        if len(held) < self.most_held:
             self.spare[pool].append(worker)
         self.flights[flight.batch] = flight
         self.started.add(worker)
@@ -71,7 +71,7 @@ class Workers:
         flight = self._forget_flight(batch)
         held = self.held[flight.worker]
         pool = self.pool_of[flight.worker]
-        if len(held) < HELD:
+        if len(held) < self.most_held:
             self.spare[pool].remove(flight.worker)
         held.remove(batch)
         (self.spare if held else self.idle)[pool].append(flight.worker)
@@ -98,7 +98,7 @@ class Workers:
             self.failed_starts[pool] += 1
         self.started.discard(worker)
         held = self.held.pop(worker)
-        if len(held) < HELD:
+        if len(held) < self.most_held:
             (self.spare if held else self.idle)[pool].remove(worker)
         begun = [place == 0 or batch in self.announced for place, batch in enumerate(held)]
         return list(zip(map(self._forget_flight, held), begun, strict=True))

@@ -15,7 +15,6 @@ from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.grains import LEGAL, Grains, Phase
 from rayorch_prefect.scheduler.items import Items
 from rayorch_prefect.scheduler.microbatch import UNKNOWN, Microbatch
-from rayorch_prefect.scheduler.workers import HELD
 
 
 class WatchedPhases(bytearray):
@@ -183,10 +182,10 @@ def _check_workers(scheduler: Scheduler) -> None:
     assert set(workers.held) == set(workers.pool_of)
     assert sum(map(len, workers.held.values())) == len(workers.flights)
     assert workers.announced | workers.asked_back <= set(workers.flights)
-    for slots, held in ((workers.idle, 0), (workers.spare, 1)):
+    for slots, held in ((workers.idle, 0), (workers.spare, 1))[: workers.most_held]:
         found = sorted(worker for pool in slots for worker in pool)
         assert found == sorted(one for one in workers.held if len(workers.held[one]) == held)
-    assert max(map(len, workers.held.values()), default=0) <= HELD
+    assert max(map(len, workers.held.values()), default=0) <= workers.most_held
     for pool in scheduler.plan.pools:
         known = [worker for worker, at in workers.pool_of.items() if at == pool.id]
         assert len(known) + workers.starting[pool.id] == pool.replicas

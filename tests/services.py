@@ -164,16 +164,18 @@ class Bucket:
         return list(list_keys(S3Location(self.name, prefix)))
 
 
-@pytest.fixture(params=["moto", pytest.param("rclone", marks=pytest.mark.slow)])
-def bucket(s3_server: S3Server, request: pytest.FixtureRequest) -> Bucket:
-    """A bucket of the test's own, on each store in turn.
+# The second store is for `make test-all` and `make handed`: `make test` is to stay quick.
+ON_EACH_STORE = [*STORES[:1], *(pytest.param(name, marks=pytest.mark.slow) for name in STORES[1:])]
 
-    A test whose whole point lies in the store is not slow on either: it is marked `on_stores`.
-    """
+
+@pytest.fixture(params=ON_EACH_STORE)
+def bucket(s3_server: S3Server, request: pytest.FixtureRequest) -> Bucket:
+    """A bucket of the test's own, on each store in turn."""
     return new_bucket(request.param)
 
 
-on_stores = pytest.mark.parametrize("bucket", STORES, indirect=True)
+# For tests whose whole point lies in the store.
+on_stores = pytest.mark.parametrize("bucket", ON_EACH_STORE, indirect=True)
 on_moto = pytest.mark.parametrize("bucket", ["moto"], indirect=True)
 
 

@@ -146,6 +146,7 @@ def test_what_ends_a_run_early_is_one_line(
     assert "1 not processed" in out.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_live_display(
     bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
 ) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.deployment.conftest import Api
 from tests.services import Bucket, on_moto
 
 PROGRAM = "tests.binding.programs:joined"
 
 
+@pytest.mark.slow
 @on_moto
 def test_a_worker_runs_the_deployment_and_a_second_run_is_cancelled(
     bucket: Bucket, prefect: Callable[..., str], api: Api

@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
+import pytest
 
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from tests.services import Bucket, S3Server

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from rayorch_prefect.binding.opening import order_of
-from rayorch_prefect.binding.prefect_server import PrefectServer
+from rayorch_prefect.binding.prefect_server import PrefectServer, wait_until
 from rayorch_prefect.errors import UsageError
 from tests.binding.conftest import RunNightly
 from tests.binding.lethal import LARGE
@@ -34,6 +34,14 @@ def lives(tmp_path: Path, deaths: int) -> str:
     path = tmp_path / f"lives-{deaths}"
     path.write_text("x" * deaths)
     return str(path)
+
+
+def upload_runs_once(
+    server: PrefectServer, night_id: str, expected: dict[tuple[str, str], int]
+) -> Counter[tuple[str, str]]:
+    """`upload_runs`, once the server has caught up: it records task runs in the background."""
+    wait_until(lambda: upload_runs(server, night_id) == expected, 30)
+    return upload_runs(server, night_id)
 
 
 def upload_runs(server: PrefectServer, night_id: str) -> Counter[tuple[str, str]]:
@@ -64,11 +72,12 @@ async def test_values_go_from_the_object_store_to_the_uploading_process_alone(
     arrivals = log.read_text().split()
     assert len(arrivals) == 3
     assert str(os.getpid()) not in arrivals
-    assert upload_runs(prefect_server, ended.night.id) == {
+    expected = {
         ("upload in/a.json", "Completed"): 1,
         ("upload in/b.json", "Completed"): 1,
         ("upload in/c.json", "Completed"): 1,
     }
+    assert upload_runs_once(prefect_server, ended.night.id, expected) == expected
     assert ended.night.summary().first_upload_s is not None
     assert ray.is_initialized()
     again = await run_nightly(PROGRAM, upload_runner="ray")
@@ -90,11 +99,12 @@ async def test_an_upload_whose_worker_dies_runs_again(
     assert ended.state.name == "Completed", ended.message
     assert bucket.get("out/in/b.json.txt") == b"b"
     assert len(log.read_text().split()) == 3
-    assert upload_runs(prefect_server, ended.night.id) == {
+    expected = {
         ("upload in/a.json", "Completed"): 1,
         ("upload in/b.json", "Crashed"): 1,
         ("upload in/b.json", "Completed"): 1,
     }
+    assert upload_runs_once(prefect_server, ended.night.id, expected) == expected
     assert ended.night.summary().upload_task_runs == 3
 
 
@@ -115,10 +125,11 @@ async def test_an_upload_whose_workers_always_die_fails_its_row_alone(
     assert ended.outcomes == {"in/a.json": "published", "in/b.json": "failed"}
     assert "UploadCrashed" in ended.message
     assert "died 3 times" in ended.message
-    assert upload_runs(prefect_server, ended.night.id) == {
+    expected = {
         ("upload in/a.json", "Completed"): 1,
         ("upload in/b.json", "Crashed"): 3,
     }
+    assert upload_runs_once(prefect_server, ended.night.id, expected) == expected
     assert bucket.keys("out/in/b") == []
 
 

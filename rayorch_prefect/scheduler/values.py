@@ -172,6 +172,9 @@ class Values:
             case ReduceOp(reduce=number):
                 return len(self.members(self._wiring.joins[number], entity))
             case ExpandOp():
+                behind = self._behind(port, entity)
+                if behind is not None:
+                    return self.length(*behind)
                 return self._element_list(port, entity).length
             case _:
                 return self.length(*self._aliased(port, entity))
@@ -190,9 +193,27 @@ class Values:
                     extend(found, self.parts(join.sources[index], member, member + 1))
                 return found
             case ExpandOp():
+                behind = self._behind(port, entity)
+                if behind is not None:
+                    return self._elements(*behind, low, high)
                 return self._items_of(self._element_list(port, entity), low, high)
             case _:
                 return self._elements(*self._aliased(port, entity), low, high)
+
+    def _behind(self, port: int, entity: int) -> tuple[int, int] | None:
+        """The member that an element of an expanded reduced list is; None for a stored element."""
+        op = self._ports[port].op
+        if not isinstance(op, ExpandOp):
+            return None
+        parent, ordinal = self._place_in_parent(port, entity)
+        source, at = self._origin_of_list(op.source, parent)
+        while (behind := self._behind(source, at)) is not None:
+            source, at = self._origin_of_list(*behind)
+        listed = self._ports[source].op
+        if not isinstance(listed, ReduceOp):
+            return None
+        join = self._wiring.joins[listed.reduce]
+        return join.sources[listed.index], self.members(join, at)[ordinal]
 
     def _element_list(self, port: int, entity: int) -> ListItem:
         """The list that an element of an expanded list of lists is."""
@@ -244,6 +265,9 @@ class Values:
         if isinstance(op, ReduceOp):
             join = self._wiring.joins[op.reduce]
             return self.mask(join.sources[op.index], self.members(join, entity)[ordinal])
+        behind = self._behind(port, entity)
+        if behind is not None:
+            return self._element_mask(*behind, ordinal)
         item = self._find_list(port, entity)
         if item is None or item.mask is None:
             raise InternalError(f"{self._ports[port].name} was not reported as a mask")

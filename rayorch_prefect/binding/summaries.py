@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rayorch_prefect.binding.tallies import Tally
@@ -48,7 +48,3 @@ class NightSummary:
             children=counts.children,
             **measured,
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        return asdict(self)

@@ -66,11 +66,6 @@ class RayBackend:
         """Reads stored objects."""
         return fetch
 
-    @property
-    def workers(self) -> list[Any]:
-        """The live actors."""
-        return list(self._actors.values())
-
     def start_worker(self, pool: int) -> int:
         """Ask Ray for an actor; its readiness or failure is told."""
         worker = self._next_worker

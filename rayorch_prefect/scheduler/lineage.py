@@ -53,9 +53,3 @@ class Lineage:
     def ordinal(self, domain: int, entity: int) -> int:
         """The Entity's place among its parent's members, from 0."""
         return entity - self.first[domain][self.parent[domain][entity]]
-
-    def siblings_end(self, domain: int, entity: int) -> int:
-        """The end of the member range that the Entity is in (root: itself)."""
-        if not domain:
-            return entity + 1
-        return self.members(domain, self.parent[domain][entity])[1]

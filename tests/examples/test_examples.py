@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from examples import fallback, regions, word_count
+from examples import fallback, regions, video, word_count
 from rayorch_prefect.binding.loading import load_program
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from tests.services import Bucket
@@ -62,4 +62,15 @@ def test_a_fallback_in_process(capsys: pytest.CaptureFixture[str]) -> None:
         "row 2 FAILED RecordFailure[TooManyGaps] in stage in_words at line 0:"
         " 2 of 3 members failed, max_missing=0.5; the first: Unreadable: seven",
         "row 3 COMPLETED {'sum': 0, 'missing': []}",
+    ]
+
+
+def test_side_by_side_expansions(ray_cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    video.main()
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "broken: RecordFailure[Truncated] in stage demux at source:"
+        " 9 bytes are no whole number of chunks",
+        "clip: {'brightness': [0.0, 1.0, 2.0, 3.0, 4.0], 'loudest': [100, 101]}",
+        "podcast: {'brightness': [], 'loudest': [100, 101, 102]}",
+        "silent: {'brightness': [0.0, 1.0], 'loudest': []}",
     ]

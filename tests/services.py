@@ -7,13 +7,11 @@ A conftest that needs them imports the fixtures:
 from __future__ import annotations
 
 import json
-import logging
 import os
+import re
 import tempfile
-import threading
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,8 @@ import pytest
 if TYPE_CHECKING:
     from rayorch_prefect.binding.prefect_server import PrefectServer
 
-from tests.stores import STORES, WsgiApp, forwarding_to, running_store
+from tests.fault_proxy import Answer, FaultProxy, Rule
+from tests.stores import STORES, running_store
 
 T = TypeVar("T")
 
@@ -59,73 +58,30 @@ def ray_cluster(request: pytest.FixtureRequest, s3_server: S3Server) -> str:
 
 
 class S3Server:
-    """Two stores behind one address, with a door that refuses requests on demand.
+    """Two stores behind one address, a fault proxy.
 
     Buckets whose names begin with `rclone-` are in `rclone`, all others in moto: so the Ray that
-    was started with this address reaches both.
+    was started with this address reaches both. Tests that add rules to `proxy` remove them.
     """
 
-    def __init__(self, rclone: WsgiApp) -> None:
-        from moto.moto_server.werkzeug_app import (
-            DomainDispatcherApplication,
-            MotoRequestHandler,
-            create_backend_app,
-        )
-        from werkzeug.serving import make_server
-
-        self._moto = DomainDispatcherApplication(create_backend_app)
-        self._rclone = rclone
-        self._refused: dict[tuple[str, str], str] = {}
-        self._awaited: dict[tuple[str, str], Callable[[], object]] = {}
-        self.refusals: Counter[tuple[str, str]] = Counter()
-        self._server = make_server(
-            "127.0.0.1", 0, self._answer, threaded=True, request_handler=MotoRequestHandler
-        )
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-        # A line a request would bury what a failing test has to say.
-        logging.getLogger("werkzeug").setLevel(logging.WARNING)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
+    def __init__(self, proxy: FaultProxy) -> None:
+        self.proxy = proxy
+        self.endpoint = proxy.endpoint
 
     @contextmanager
     def refusing(
-        self, method: str, key_part: str, status: str = "500 Internal Server Error"
-    ) -> Iterator[None]:
-        """Answer so to every request of this method whose path contains `key_part`."""
-        fault = (method, key_part)
-        self._refused[fault] = status
+        self, method: str, key_part: str, answer: Answer = (500, "InternalError")
+    ) -> Iterator[Rule]:
+        """Answer so to every request of this method whose target contains `key_part`."""
+        rule = self.proxy.on(method, re.escape(key_part), answer=answer)
         try:
-            yield
+            yield rule
         finally:
-            del self._refused[fault]
+            self.proxy.remove(rule)
 
     def before(self, method: str, key_part: str, act: Callable[[], object]) -> None:
         """Do something just before the next request of this method for such a key is answered."""
-        self._awaited[method, key_part] = act
-
-    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        for fault, status in list(self._refused.items()):
-            if _fits(fault, method, path):
-                self.refusals[fault] += 1
-                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-                start_response(status, [("Content-Length", "0")])
-                return [b""]
-        for awaited in [each for each in self._awaited if _fits(each, method, path)]:
-            self._awaited.pop(awaited)()
-        app = self._rclone if path.startswith("/rclone-") else self._moto
-        answer: Iterable[bytes] = app(environ, start_response)
-        return answer
-
-
-def _fits(wanted: tuple[str, str], method: str, path: str) -> bool:
-    return method == wanted[0] and wanted[1] in path
+        self.proxy.on(method, re.escape(key_part), times=1, before=lambda seen: act())
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +155,9 @@ def _once(config: pytest.Config, name: str, start: Callable[[ExitStack], T]) -> 
 
 
 def _start_s3(stack: ExitStack) -> S3Server:
-    rclone = stack.enter_context(running_store("rclone"))
-    server = S3Server(forwarding_to(rclone.endpoint))
-    server.start()
-    stack.callback(server.stop)
+    moto, rclone = (stack.enter_context(running_store(name)).endpoint for name in STORES)
+    proxy = FaultProxy(lambda path: rclone if path.startswith("/rclone-") else moto)
+    server = S3Server(stack.enter_context(proxy))
     changes = pytest.MonkeyPatch()
     stack.callback(changes.undo)
     for name, value in {**_CREDENTIALS, "AWS_ENDPOINT_URL": server.endpoint}.items():

@@ -7,17 +7,15 @@ They differ where S3 stores do. A conftest that wants its tests run on both impo
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -75,54 +73,12 @@ def s3_store(request: pytest.FixtureRequest) -> Iterator[Store]:
         yield store
 
 
-WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
-
-
-def forwarding_to(endpoint: str) -> WsgiApp:
-    """An app for a werkzeug server in front of a store: hands every request on as it came.
-
-    The Host header too, which signatures cover. So one address, such as that which a running Ray
-    got at its start, can lead to several stores.
-    """
-    where = urlsplit(endpoint).netloc
-
-    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        with closing(HTTPConnection(where, timeout=60)) as connection:
-            connection.request(
-                environ["REQUEST_METHOD"], environ["REQUEST_URI"], body, _headers(environ)
-            )
-            answer = connection.getresponse()
-            content = answer.read()
-        start_response(f"{answer.status} {answer.reason}", _kept(answer.getheaders()))
-        return [content]
-
-    return app
-
-
-def _headers(environ: dict[str, Any]) -> dict[str, str]:
-    """The headers of a request, as WSGI spells them; those of the connection are made anew."""
-    named = {
-        name.removeprefix("HTTP_").replace("_", "-"): value
-        for name, value in environ.items()
-        if name.startswith("HTTP_") or name in ("CONTENT_TYPE", "CONTENT_LENGTH")
-    }
-    return {
-        name: value
-        for name, value in named.items()
-        if value and name not in ("CONNECTION", "EXPECT", "TRANSFER-ENCODING")
-    }
-
-
-def _kept(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    of_connection = ("connection", "keep-alive", "transfer-encoding", "date", "server")
-    return [header for header in headers if header[0].lower() not in of_connection]
-
-
 @contextmanager
 def _moto() -> Iterator[str]:
     from moto.server import ThreadedMotoServer
 
+    # A line a request would bury what a failing test has to say.
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

@@ -63,7 +63,7 @@ async def test_no_permission(
 ) -> None:
     bucket.put_sources(a={"n": 1})
     for method, part in (("PUT", "/out/"), ("GET", f"/{bucket.name}")):
-        with s3_server.refusing(method, part, status="403 Forbidden"):
+        with s3_server.refusing(method, part, (403, "AccessDenied")):
             error = await refusal(source=bucket.source, destination=bucket.destination)
         assert isinstance(error, StoreError)
         assert "ask for s3:ListBucket, s3:GetObject, s3:PutObject" in str(error)

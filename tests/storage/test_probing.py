@@ -6,7 +6,7 @@ import pytest
 
 from rayorch_prefect.errors import StoreError
 from rayorch_prefect.storage import S3Location, StoreFeatures, list_sources, probe
-from tests.storage.conftest import Door
+from tests.fault_proxy import FaultProxy
 from tests.stores import Store
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def test_a_missing_bucket_is_told(s3: S3Client, s3_store: Store) -> None:
     ("method", "said"), [("PUT", "write"), ("GET", "read"), ("DELETE", "remove")]
 )
 def test_what_a_store_must_do_and_refuses_is_told(
-    outgoing: S3Location, door: Door, method: str, said: str
+    outgoing: S3Location, proxy: FaultProxy, method: str, said: str
 ) -> None:
     probe(outgoing)
-    door.refused.add(method)
+    proxy.on(method, answer=(403, "AccessDenied"))
     wanted = rf"{said} {outgoing}_rayorch/probe/.*AccessDenied.*s3:DeleteObject on this place"
     with pytest.raises(StoreError, match=wanted):
         probe(outgoing)

@@ -12,7 +12,8 @@ import pytest
 from rayorch_prefect.errors import ProgramError, StoreError
 from rayorch_prefect.storage import S3Location, encode, list_sources, publish
 from rayorch_prefect.storage import objects as objects_module
-from tests.storage.conftest import Door, Serve
+from tests.fault_proxy import FaultProxy
+from tests.storage.conftest import Serve
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -159,9 +160,9 @@ def test_an_upload_that_is_cut_is_seen(odd_server: Serve) -> None:
 
 
 def test_an_upload_that_may_not_be_looked_at_is_not_taken_for_done(
-    outgoing: S3Location, door: Door
+    outgoing: S3Location, proxy: FaultProxy
 ) -> None:
-    door.refused.add("HEAD")
+    proxy.on("HEAD", answer=(403, "AccessDenied"))
     with pytest.raises(StoreError, match=r"write .*in/a.txt: 403 Forbidden; the credentials may"):
         publish("four", outgoing, "in/a")
 

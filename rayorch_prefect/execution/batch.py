@@ -39,14 +39,19 @@ def run_batch(
     message: BatchMessage,
     fetch: Fetch,
     bars: Bars,
+    before_start: Callable[[], None] = lambda: None,
 ) -> tuple[Reply, LargeReturns]:
-    """Run one batch; never raises for what the stage or its values do."""
+    """Run one batch; never raises for what the stage or its values do.
+
+    `before_start` is called when the inputs are there, before the stage is.
+    """
     returns: LargeReturns = [[] for _ in range(message.large_returns)]
     try:
         chunks = _decoded(message.chunks, fetch)
         inputs = [rows_of(parts, chunks) for parts in message.inputs]
     except Exception as error:
         return AttemptFailed(type(error).__name__, f"reading the inputs: {short(error)}"), returns
+    before_start()
     begin = time.perf_counter()
     results = runner.run(contract, message.rows, inputs, Gate(bars, message))
     busy = time.perf_counter() - begin

@@ -155,7 +155,7 @@ class Driver:
         plan: Plan,
         backend: Backend,
         clock: Callable[[], float],
-        batches_at_worker: int = 1,
+        batches_at_worker: int = 2,
     ) -> None:
         self.plan = plan
         self.scheduler = Scheduler(plan, batches_at_worker)

@@ -46,9 +46,8 @@ class Engine:
     it starts) and returns when every worker is ready. `appliers` is the number of actors that
     `apply` spreads over; `start_timeout` bounds, in seconds, the wait for workers. All its
     workers have Ray's `runtime_env`; with a Ray that the process had initialised before, it
-    cannot name local folders. With `batches_at_worker=2` the next batch waits at its worker, which
-    pays for short batches; a worker that dies just after it began one may then take the report
-    of the one before with it, which is worked on again.
+    cannot name local folders. With two `batches_at_worker` the next batch waits at its worker, so
+    that the worker need not wait for the driver; with one it comes when the worker idles.
 
     Raises on entering: UsageError for a runtime_env that Ray does not take, DoesNotFit if a stage
     fits no node, StageStartError if a stage cannot be built, ClusterError if workers do not
@@ -63,7 +62,7 @@ class Engine:
         appliers: int = 4,
         start_timeout: float = 300.0,
         runtime_env: Mapping[str, Any] | None = None,
-        batches_at_worker: int = 1,
+        batches_at_worker: int = 2,
     ) -> None:
         if batches_at_worker not in (1, 2):
             raise UsageError(f"batches_at_worker is 1 or 2, not {batches_at_worker!r}")

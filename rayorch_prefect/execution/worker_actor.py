@@ -13,12 +13,15 @@ import ray
 
 from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import run_batch
+from rayorch_prefect.execution.departure import Departures
 from rayorch_prefect.execution.messages import BatchMessage, CallContract, Reply, TakenBack
 from rayorch_prefect.execution.specs import BuildOrder
 from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, short
 from rayorch_prefect.execution.versions import mismatch, own_versions
 from rayorch_prefect.model.events import Bar
 
+# A driver that takes no report for so long will not mind when one is lost.
+_PATIENCE_S = 1.0
 CONTROL = "control"
 WATCH = "watch"
 
@@ -32,6 +35,7 @@ class WorkerActor:
         self._runner: StageRunner | None = None
         self._contracts: Mapping[int, CallContract] = {}
         self._bars = Bars()
+        self._departures = Departures()
         self._lock = threading.Lock()
         self._last_begun = -1
         self._taken_back: set[int] = set()
@@ -60,6 +64,7 @@ class WorkerActor:
     def run(self, message: BatchMessage) -> Any:
         """Run a batch: the reply, and after it the large returns where they were asked for."""
         reply, returns = self._run(message)
+        self._departures.expect()
         return (reply, *returns) if message.large_returns else reply
 
     def _run(self, message: BatchMessage) -> tuple[Reply | TakenBack, Sequence[Any]]:
@@ -67,7 +72,11 @@ class WorkerActor:
         if not self._begin(message.batch):
             return TakenBack(), [[] for _ in range(message.large_returns)]
         contract = self._contracts[message.call]
-        return run_batch(self._runner, contract, message, fetch, self._bars)
+        return run_batch(self._runner, contract, message, fetch, self._bars, self._last_left)
+
+    def _last_left(self) -> None:
+        """What this batch does to the process must not cost the report of the one before."""
+        self._departures.wait(_PATIENCE_S)
 
     def _begin(self, batch: int) -> bool:
         with self._lock:

@@ -97,13 +97,18 @@ def _source(target: Target) -> str:
 
 
 _sources: dict[tuple[object, ...], str] = {}
+_TRIES = 5
 
 
 def _read_source(target: Target) -> str:
-    try:
-        return inspect.getsource(cast(Any, target))
-    except (OSError, TypeError):
-        return "\n".join(code_form(code) for code in _codes(target))
+    for _ in range(_TRIES):
+        try:
+            return inspect.getsource(cast(Any, target))
+        except SystemError:
+            continue  # another thread parsed at the same moment (python/cpython#106905)
+        except (OSError, TypeError):
+            break
+    return "\n".join(code_form(code) for code in _codes(target))
 
 
 def _codes(target: Any) -> Iterator[CodeType]:

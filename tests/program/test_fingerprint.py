@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import subprocess
 import sys
 import threading
@@ -198,3 +199,25 @@ class TestCanonical:
         assert "lock" in message
         with pytest.raises(ProgramError):
             scaled({"deep": [lock]})
+
+
+def test_source_is_read_again_when_another_thread_parsed_at_the_same_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = inspect.getsource
+    mishaps = [SystemError("AST constructor recursion depth mismatch")] * 2
+
+    def unlucky(target: object) -> str:
+        if mishaps:
+            raise mishaps.pop()
+        return read(target)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(inspect, "getsource", unlucky)
+
+    class Fresh:
+        def __call__(self, rows: list[int]) -> list[int]:
+            return rows
+
+    made = program(lambda source: stage(Fresh)()(source), name="fresh")
+    assert made.plan.source_hash
+    assert not mishaps

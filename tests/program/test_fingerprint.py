@@ -218,6 +218,6 @@ def test_source_is_read_again_when_another_thread_parsed_at_the_same_moment(
         def __call__(self, rows: list[int]) -> list[int]:
             return rows
 
-    made = program(lambda source: stage(Fresh)()(source), name="fresh")
+    made = program(version="1")(lambda source: stage(Fresh)()(source))
     assert made.plan.source_hash
     assert not mishaps

@@ -10,6 +10,7 @@ from prefect.client.schemas.objects import State
 from rayorch_prefect.binding.futures import flow_state, threads
 from rayorch_prefect.binding.microbatch import Microbatch
 from rayorch_prefect.binding.near_uploads import NearUploads, near_data
+from rayorch_prefect.binding.own_uploads import OwnUploads
 from rayorch_prefect.binding.registry import find_night
 from rayorch_prefect.tasks.manifest import write_part
 from rayorch_prefect.tasks.upload import upload, upload_near
@@ -28,7 +29,11 @@ async def microbatch(night: str, index: int, count: int, first: str, last: str) 
     run starts for each parent, or group of them, the moment it is whole, and all are waited for.
     """
     batch = find_night(night).microbatches[index]
-    if batch.night.order.upload_runner == "ray":
+    own = batch.night.upload_task
+    if own is not None:
+        async with OwnUploads(batch, own) as own_uploads:
+            await batch.run(own_uploads.start)
+    elif batch.night.order.upload_runner == "ray":
         async with NearUploads(batch, upload_near) as uploads:
             await batch.run(uploads.start)
     else:

@@ -13,6 +13,7 @@ from rayorch_prefect.binding.progress import logged_progress
 from rayorch_prefect.binding.registry import opened
 from rayorch_prefect.binding.selection import NoSources
 from rayorch_prefect.binding.summaries import NightSummary
+from rayorch_prefect.binding.upload_tasks import UploadTask
 from rayorch_prefect.flows.microbatch import run_microbatch
 from rayorch_prefect.program import Program
 from rayorch_prefect.tasks.manifest import write_last_part
@@ -38,6 +39,7 @@ async def run_night(
     allow_empty: bool = False,
     working_dir: str | None = None,
     runtime_env: dict[str, Any] | None = None,
+    upload_task: str | UploadTask | None = None,
 ) -> tuple[State[Any], NightSummary]:
     """Run a night inside an async flow of one's own; its final state and its numbers.
 
@@ -55,6 +57,8 @@ async def run_night(
 
     `working_dir` is a folder of modules that Ray brings to the workers (the program's too),
     `runtime_env` what else Ray gives them; Prefect shows parameters, so no secrets in it.
+    `upload_task`, a Prefect task or `module:attribute`, uploads in place of ours: it gets a
+    WholeParent and returns an Artifact, or several, for what it stored.
 
     Raises UsageError or ProgramError for an argument or Program that will not do, StoreError if
     the store refuses the listing, the ledger or the manifest.
@@ -78,6 +82,7 @@ async def run_night(
         allow_empty=allow_empty,
         working_dir=working_dir,
         runtime_env=runtime_env,
+        upload_task=upload_task,
     )
     with opened(night):
         return await _whole(night)
@@ -118,6 +123,7 @@ async def nightly(
     allow_empty: bool = False,
     working_dir: str | None = None,
     runtime_env: dict[str, Any] | None = None,
+    upload_task: str | None = None,
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.
 
@@ -143,5 +149,6 @@ async def nightly(
         allow_empty=allow_empty,
         working_dir=working_dir,
         runtime_env=runtime_env,
+        upload_task=upload_task,
     )
     return state

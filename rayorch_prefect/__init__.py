@@ -16,15 +16,18 @@ from rayorch_prefect.model.outcomes import Failure, Gap, Kind, ParentOutcome
 from rayorch_prefect.program import F, Program, program, stage
 
 if TYPE_CHECKING:
+    from rayorch_prefect.binding.whole_parents import WholeParent
     from rayorch_prefect.execution.engine import Engine
     from rayorch_prefect.execution.engine_run import Run
     from rayorch_prefect.execution.local import run_local
     from rayorch_prefect.execution.parent import Parent
+    from rayorch_prefect.storage.objects import Artifact
     from rayorch_prefect.storage.source import Source
 
 __version__ = VERSION
 
 __all__ = [
+    "Artifact",
     "Engine",
     "F",
     "Failure",
@@ -39,6 +42,7 @@ __all__ = [
     "RecordFailure",
     "Run",
     "Source",
+    "WholeParent",
     "program",
     "run_local",
     "stage",
@@ -50,6 +54,8 @@ _LATER = {
     "run_local": "rayorch_prefect.execution.local",
     "Parent": "rayorch_prefect.execution.parent",
     "Source": "rayorch_prefect.storage.source",
+    "Artifact": "rayorch_prefect.storage.objects",
+    "WholeParent": "rayorch_prefect.binding.whole_parents",
 }
 
 

@@ -34,6 +34,7 @@ async def final_state(future: Upload) -> State[Any]:
         return await future
     if isinstance(future, PrefectConcurrentFuture):
         await asyncio.wrap_future(future.wrapped_future)
+        future.wait()  # ends at once; without it the state stays at Pending
     else:
         await asyncio.to_thread(future.wait)
     return future.state

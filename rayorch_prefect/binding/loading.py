@@ -22,11 +22,12 @@ def load_program(name: str, folder: str | None = None) -> Program:
         raise UsageError(
             f"program {name!r}: expected module:attribute, like my_jobs.pdfs:documents"
         )
-    module = _import(name, module_name, folder)
+    module = imported(f"program {name!r}", module_name, folder)
     return _attribute(name, module, attribute) if attribute else _only_one(name, module)
 
 
-def _import(name: str, module_name: str, folder: str | None) -> Any:
+def imported(asked: str, module_name: str, folder: str | None) -> Any:
+    """The module; raises UsageError, beginning with what was `asked`, if it does not import."""
     for here in (os.getcwd(), *([os.path.abspath(folder)] if folder else [])):
         if here not in sys.path:
             sys.path.insert(0, here)
@@ -35,7 +36,7 @@ def _import(name: str, module_name: str, folder: str | None) -> Any:
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         raise UsageError(
-            f"program {name!r}: module {module_name} does not import ({said}); "
+            f"{asked}: module {module_name} does not import ({said}); "
             "is it installed, or in the working directory?"
         ) from error
 

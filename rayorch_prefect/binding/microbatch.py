@@ -16,7 +16,7 @@ from prefect.states import Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
 from rayorch_prefect.binding.futures import Upload, final_states
-from rayorch_prefect.binding.publishing import publish_and_record, upload_failure
+from rayorch_prefect.binding.publishing import STAGE, publish_and_record, upload_failure
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, paths
 from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.tallies import check_total, tally
@@ -24,7 +24,7 @@ from rayorch_prefect.binding.upload_groups import UploadGroup, in_rounds, tries_
 from rayorch_prefect.errors import EngineClosed, InternalError, RayorchError, StoreError
 from rayorch_prefect.execution.engine_run import Run
 from rayorch_prefect.execution.parent import Parent
-from rayorch_prefect.model.outcomes import Kind, ParentOutcome
+from rayorch_prefect.model.outcomes import Failure, Kind, ParentOutcome
 from rayorch_prefect.storage import RowOutcome, Source, write_part
 
 if TYPE_CHECKING:
@@ -105,9 +105,16 @@ class Microbatch:
         }
 
     def end_uploads(
-        self, taken: Taken, ends: Iterable[tuple[int, Row | Exception]]
+        self,
+        taken: Taken,
+        ends: Iterable[tuple[int, Row | Exception]],
+        stage: str = STAGE,
+        attempts: int | None = None,
     ) -> State[Any] | dict[str, Any]:
-        """Settle each taken parent by its end, its row or an error; returns as `upload` does."""
+        """Settle each taken parent by its end, its row or an error; returns as `upload` does.
+
+        A failure names `stage` and `attempts`, by default those of our own upload.
+        """
         stored: dict[str, Any] = {}
         failed: list[State[Any]] = []
         for ordinal, end in ends:
@@ -116,7 +123,9 @@ class Microbatch:
                 self.night.first_upload_at = self.night.first_upload_at or time.monotonic()
                 stored |= {each.key: [each.size, each.sha256] for each in end.artifacts}
             else:
-                failed.append(self._upload_failed(ordinal, taken[ordinal][1], end))
+                tries = tries_of(end) if attempts is None else attempts
+                failure = upload_failure(end, self.night.root_domain, tries, stage)
+                failed.append(self._upload_failed(ordinal, taken[ordinal][1], end, failure))
         return _gravest(failed, len(taken)) if failed else stored
 
     def write_manifest_part(self) -> str:
@@ -205,12 +214,13 @@ class Microbatch:
         """Begin one try; bytes go from the Ray object store to S3, not through here."""
         return self.night.engine.apply(publish_and_record, parent, self.night.shelf, row)
 
-    def _upload_failed(self, ordinal: int, row: Row, error: Exception) -> State[Any]:
+    def _upload_failed(
+        self, ordinal: int, row: Row, error: Exception, failure: Failure
+    ) -> State[Any]:
         if isinstance(error, (EngineClosed, CancelledError)):
             reason = f"its upload was cut off: {error}"
             self._settle(ordinal, not_processed(row.source, reason))
             return Failed(message=reason, data=error)
-        failure = upload_failure(error, self.night.root_domain, tries_of(error))
         self._settle(ordinal, row.as_failed(failure, time.time()))
         return Failed(message=str(failure), data=error, name=failure.kind.value)
 

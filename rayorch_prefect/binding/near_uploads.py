@@ -46,7 +46,7 @@ AT_ONCE = 4
 """Uploads of one group that a Ray task runs at the same time."""
 
 Ends: TypeAlias = Mapping[int, "Row | Exception"]
-NearTask: TypeAlias = Task[[dict[int, Parcel], str, str], Any]
+NearTask: TypeAlias = Task[..., Any]
 
 
 class UploadCrashed(ClusterError):
@@ -97,8 +97,9 @@ def publish_near(parcels: Mapping[int, Parcel], domain: str) -> Ends | State[Any
 class NearUploads:
     """The uploads of one microbatch; use it as an async context around the microbatch's run.
 
-    `task(parcels by ordinal, domain, names)` is `publish_near` as a task, on prefect-ray's runner.
-    At most `upload_workers` of its runs are open at the same time.
+    `task(parcels by ordinal, domain, names)` is `publish_near` as a task, on prefect-ray's runner;
+    for `tried` alone it may be any other. At most `upload_workers` of its runs are open at the
+    same time.
     """
 
     def __init__(self, batch: Microbatch, task: NearTask) -> None:
@@ -121,7 +122,7 @@ class NearUploads:
             for ordinal, (parent, row) in taken.items()
         }
         try:
-            state = await self._tried(parcels, name)
+            state = await self.tried((parcels, self._batch.night.root_domain, name), name)
             ends = await self._ends(state, list(taken))
         except Exception as error:
             # Ray itself is gone, or took none of the task.
@@ -130,20 +131,21 @@ class NearUploads:
         self._batch.end_uploads(taken, ends.items())
         return state
 
-    async def _tried(self, parcels: dict[int, Parcel], name: str) -> State[Any]:
+    async def tried(self, arguments: tuple[Any, ...], name: str) -> State[Any]:
+        """The last state of task runs with these arguments; a crashed one is repeated."""
         async with self._slots:
-            state = await self._task_run(parcels, name)
+            state = await self._task_run(arguments, name)
             for _ in range(CRASH_TRIES - 1):
                 if not state.is_crashed() or self._batch.night.reason:
                     break
                 self._batch.night.uploads += 1
-                state = await self._task_run(parcels, name)
+                state = await self._task_run(arguments, name)
         return state
 
-    async def _task_run(self, parcels: dict[int, Parcel], name: str) -> State[Any]:
+    async def _task_run(self, arguments: tuple[Any, ...], name: str) -> State[Any]:
         """One task run's final state; Crashed if its Ray worker died, and then reported."""
         with _once_and_beside_the_stages():
-            future = self._task.submit(parcels, self._batch.night.root_domain, name)
+            future = self._task.submit(*arguments)
         reference = cast(Any, future).wrapped_future
         try:
             state: State[Any] = await asyncio.wrap_future(reference.future())
@@ -158,7 +160,7 @@ class NearUploads:
 
     async def _ends(self, state: State[Any], ordinals: list[int]) -> Ends:
         if state.is_crashed():
-            error = self._crash(state)
+            error = self.crash(state)
             return dict.fromkeys(ordinals, error)
         found = await state.aresult(raise_on_failure=False)
         if isinstance(found, NotAllUploaded):
@@ -167,7 +169,8 @@ class NearUploads:
             return dict.fromkeys(ordinals, found)
         return cast(Ends, found)
 
-    def _crash(self, state: State[Any]) -> RayorchError:
+    def crash(self, state: State[Any]) -> RayorchError:
+        """What it is to a parent that its task runs crashed."""
         if self._batch.night.reason:
             return EngineClosed(self._batch.night.reason)
         return UploadCrashed(

@@ -20,6 +20,7 @@ from rayorch_prefect.binding.selection import NoSources, select
 from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
+from rayorch_prefect.binding.upload_tasks import UploadTask
 from rayorch_prefect.errors import EngineClosed, RayorchError
 from rayorch_prefect.execution.cluster import own_sigterm
 from rayorch_prefect.execution.engine import Engine
@@ -40,15 +41,22 @@ class Night:
     """The state that one nightly flow run shares with its child flows and tasks.
 
     `rows[i]` is what became of `sources[i]`, None while that is open. Tasks write to it from
-    their threads, one row each.
+    their threads, one row each. `upload_task` uploads in place of ours.
     """
 
-    def __init__(self, id: str, program: Program, order: Order) -> None:
+    def __init__(
+        self,
+        id: str,
+        program: Program,
+        order: Order,
+        upload_task: UploadTask | None = None,
+    ) -> None:
         program.require_publishable()
         plan = program.plan
         self.id = id
         self.program = program
         self.order = order
+        self.upload_task = upload_task
         self.shelf = Shelf(order.destination, plan.name, plan.fingerprint)
         self.root_domain = plan.domains[0].name
         self.sources: list[Source] = []

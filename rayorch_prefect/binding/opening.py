@@ -11,6 +11,7 @@ from prefect.context import FlowRunContext
 from rayorch_prefect.binding.loading import load_program
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.orders import Order
+from rayorch_prefect.binding.upload_tasks import UploadTask, loaded_task, name_of
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.execution.cluster import refuse_client
 from rayorch_prefect.program import Program
@@ -25,7 +26,8 @@ def open_night(program: str | Program, source: str, destination: str, **settings
     cannot be published.
     """
     order = order_of(program, source, destination, **settings)
-    return Night(_flow_run_id(), loaded(program, order.working_dir), order)
+    task = loaded_task(settings.get("upload_task"), order.working_dir)
+    return Night(_flow_run_id(), loaded(program, order.working_dir), order, task)
 
 
 def order_of(
@@ -33,6 +35,7 @@ def order_of(
     source: str,
     destination: str,
     only: Iterable[str] | None = None,
+    upload_task: str | UploadTask | None = None,
     **settings: Any,
 ) -> Order:
     """The checked order; `settings` are the other fields of `Order`.
@@ -45,6 +48,7 @@ def order_of(
         source=S3Location.parse(source),
         destination=S3Location.parse(destination),
         only=tuple(only or ()),
+        upload_task=name_of(upload_task),
         **settings,
     )
 

@@ -30,7 +30,8 @@ class Order:
     a local one. `only` narrows the sources to these keys or URIs, `limit` bounds how many of them
     run; `force` ignores the ledger; `dry_run` only plans; `allow_empty` takes an empty prefix.
     `working_dir` is a folder of modules that Ray brings to its workers, `runtime_env` what else
-    it gives them.
+    it gives them. `upload_task` names a task that uploads in place of ours (`module:attribute`,
+    empty for a Task object without a name).
     """
 
     program: str
@@ -51,6 +52,7 @@ class Order:
     allow_empty: bool = False
     working_dir: str | None = None
     runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
+    upload_task: str | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError, naming the setting and what would be right."""
@@ -62,6 +64,11 @@ class Order:
             raise UsageError(
                 f"upload_runner is {self.upload_runner!r}; expected one of "
                 f"{', '.join(UPLOAD_RUNNERS)}"
+            )
+        if self.upload_task is not None and self.upload_group != 1:
+            raise UsageError(
+                f"upload_group is {self.upload_group}; expected 1 with an upload task of your "
+                "own, which gets one parent a task run"
             )
         if self.failure_policy < 0:
             raise UsageError(
@@ -93,9 +100,10 @@ def what_next(order: Order, counts: Tally) -> str:
 
 
 def _again(order: Order, retry_failed: bool) -> str:
-    if not order.program:
+    if not order.program or order.upload_task == "":
         return "this flow" + (" with retry_failed=True" if retry_failed else "")
     words = ["rayorch-prefect", "run", "--program", order.program]
     words += ["--source", str(order.source), "--destination", str(order.destination)]
     words += ["--working-dir", order.working_dir] if order.working_dir else []
+    words += ["--upload-task", order.upload_task] if order.upload_task else []
     return shlex.join(words + (["--retry-failed"] if retry_failed else []))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rayorch_prefect.binding.rows import Row, entry_of_row
 from rayorch_prefect.errors import ProgramError
 from rayorch_prefect.model.outcomes import Failure, Kind
-from rayorch_prefect.storage import Ledger, S3Location, publish
+from rayorch_prefect.storage import Artifact, Ledger, S3Location, publish
 
 STAGE = "publish"
 
@@ -37,12 +37,19 @@ def publish_and_record(value: object, shelf: Shelf, row: Row) -> Row:
     value that cannot be published.
     """
     published = publish(value, shelf.destination, row.source.key)
-    done = replace(row, artifacts=published.artifacts, finished=time.time())
+    done = as_published(row, published.artifacts)
     shelf.record(done)
     return done
 
 
-def upload_failure(raised: BaseException, domain: str, attempts: int) -> Failure:
+def as_published(row: Row, artifacts: tuple[Artifact, ...]) -> Row:
+    """The row with what was stored for it."""
+    return replace(row, artifacts=artifacts, finished=time.time())
+
+
+def upload_failure(
+    raised: BaseException, domain: str, attempts: int, stage: str = STAGE
+) -> Failure:
     """Why a parent's upload failed for good; a value of the wrong sort is the program's defect."""
     # What an actor raised comes with its traceback as text around the plain error.
     cause = getattr(raised, "cause", None)
@@ -52,7 +59,7 @@ def upload_failure(raised: BaseException, domain: str, attempts: int) -> Failure
         kind=Kind.CONTRACT_ERROR if of_program else Kind.UPLOAD_FAILED,
         type=type(error).__name__,
         message=str(error),
-        stage=STAGE,
+        stage=stage,
         domain=domain,
         attempts=attempts,
     )

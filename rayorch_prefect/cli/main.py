@@ -135,6 +135,11 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
         help="upload task runs in threads of this process (default) or on Ray workers",
     )
     run.add_argument(
+        "--upload-task",
+        metavar="MODULE:ATTRIBUTE",
+        help="a Prefect task of yours that uploads each whole parent in place of ours",
+    )
+    run.add_argument(
         "--limit",
         type=_at_least(1),
         metavar="N",

@@ -31,6 +31,7 @@ from rayorch_prefect.binding.recording import wait_until_recorded
 from rayorch_prefect.binding.registry import watching
 from rayorch_prefect.binding.selection import select
 from rayorch_prefect.binding.states import RowsFailed
+from rayorch_prefect.binding.upload_tasks import loaded_task
 from rayorch_prefect.cli.display import shown_progress
 from rayorch_prefect.cli.table import selection_lines, summary_lines
 from rayorch_prefect.errors import RayorchError
@@ -53,6 +54,7 @@ _SETTINGS = (
     "allow_empty",
     "working_dir",
     "runtime_env",
+    "upload_task",
 )
 
 
@@ -67,6 +69,7 @@ def run(asked: argparse.Namespace) -> int:
     )
     program = loaded(order.program, order.working_dir)
     program.require_publishable()
+    loaded_task(order.upload_task, order.working_dir)
     if order.dry_run:
         return _show_selection(order, program)
     with _unwound_on_sigterm(), _api() as server:

@@ -18,13 +18,16 @@ MAX_OBJECT_BYTES = 5 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One stored object: `size` in bytes, `sha256` of its content in hex, the store's `etag`."""
+    """One stored object: `size` in bytes, `sha256` of its content in hex, the store's `etag`.
+
+    `uri` says where it is, `key` by what name within that place; no `etag` outside of S3.
+    """
 
     key: str
     uri: str
     size: int
     sha256: str
-    etag: str
+    etag: str = ""
 
 
 def put_object(location: S3Location, key: str, content: bytes, content_type: str) -> Artifact:

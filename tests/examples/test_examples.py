@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from examples import fallback, regions, video, word_count
+from examples import fallback, own_upload, regions, video, word_count
 from rayorch_prefect.binding.loading import load_program
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from tests.services import Bucket
@@ -32,6 +34,28 @@ async def test_a_program_and_a_nightly_flow_of_ones_own(
     line = {"a": 1, "rose": 1, "is": 1}
     assert counted == [line, line, {}, {".a": 1, "rose": 1}]
     assert json.loads(bucket.get("out/in/empty.txt.json")) == []
+
+
+async def test_an_upload_task_of_ones_own(
+    bucket: Bucket,
+    prefect_server: PrefectServer,
+    ray_cluster: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COUNTS_DB", str(tmp_path / "counts.sqlite"))
+    bucket.put("in/rose.txt", b"a rose\nis a rose")
+    bucket.put("in/empty.txt", b"")
+
+    run: Any = own_upload.words_into_database
+    state = await run(bucket.source, bucket.destination, return_state=True)
+
+    assert (state.name, state.is_completed()) == ("Completed", True), state.message
+    with closing(sqlite3.connect(tmp_path / "counts.sqlite")) as database:
+        rows = dict(database.execute("SELECT key, words FROM counts"))
+    lines = [{"a": 1, "rose": 1}, {"is": 1, "a": 1, "rose": 1}]
+    assert rows == {"in/empty.txt": "[]", "in/rose.txt": json.dumps(lines)}
+    assert bucket.keys("out/in/") == []
 
 
 def test_it_has_at_most_30_lines_and_the_readme_shows_them() -> None:

@@ -87,7 +87,7 @@ async def test_a_row_that_cannot_be_recorded_is_not_taken_for_published(
     bucket: Bucket, run_nightly: RunNightly, tmp_path: Path, s3_server: S3Server
 ) -> None:
     put(bucket, tmp_path, a={}, b={})
-    with s3_server.refusing("PUT", "/ledger/", "403 Forbidden"):
+    with s3_server.refusing("PUT", "/ledger/", (403, "AccessDenied")):
         ended = await run_nightly(PROGRAM, upload_task=DELIVER, limit=1)
     assert list(ended.outcomes.values()) == ["failed", "not_processed"]
     assert ended.state.name == "UploadFailed"

@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from rayorch_prefect.execution.marker import Marker
 from rayorch_prefect.execution.messages import BatchMessage
 from rayorch_prefect.model.events import Bar
 
@@ -40,15 +41,21 @@ class Bars:
 class Gate:
     """Decides, row by row of one batch, whether a row still starts."""
 
-    def __init__(self, bars: Bars, message: BatchMessage) -> None:
+    def __init__(self, bars: Bars, message: BatchMessage, marker: Marker | None = None) -> None:
         self._bars = bars
         self._message = message
+        self._marker = marker
         bars.forget_before(message.oldest)
 
     def skips(self, row: int) -> bool:
         """Whether the row's group is barred."""
         bars = self._message.bars
         return bool(bars) and bars[bisect_right(self._message.cuts, row)] in self._bars
+
+    def starts(self, row: int) -> None:
+        """The row is started now; announced where its stage has a row limit."""
+        if self._marker is not None:
+            self._marker.row(row)
 
     def failed(self, row: int) -> None:
         """The row gave a GroupFailure: its siblings need not start here."""

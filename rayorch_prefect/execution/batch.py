@@ -9,6 +9,7 @@ from typing import Any
 
 from rayorch_prefect.execution.bars import Bars, Gate
 from rayorch_prefect.execution.codec import EncodedChunk, LargeChunk, decode, encode, rows_of
+from rayorch_prefect.execution.marker import Marker
 from rayorch_prefect.execution.messages import (
     BatchMessage,
     CallContract,
@@ -40,12 +41,15 @@ def run_batch(
     fetch: Fetch,
     bars: Bars,
     before_start: Callable[[], None] = lambda: None,
+    marker: Marker | None = None,
 ) -> tuple[Reply, LargeReturns]:
     """Run one batch; never raises for what the stage or its values do.
 
     `before_start` is called when the inputs are there, before the stage is.
     """
     returns: LargeReturns = [[] for _ in range(message.large_returns)]
+    if marker is not None:
+        marker.between_rows(message.batch)
     try:
         chunks = _decoded(message.chunks, fetch)
         inputs = [rows_of(parts, chunks) for parts in message.inputs]
@@ -53,8 +57,10 @@ def run_batch(
         return AttemptFailed(type(error).__name__, f"reading the inputs: {short(error)}"), returns
     before_start()
     begin = time.perf_counter()
-    results = runner.run(contract, message.rows, inputs, Gate(bars, message))
+    results = runner.run(contract, message.rows, inputs, Gate(bars, message, marker))
     busy = time.perf_counter() - begin
+    if marker is not None:
+        marker.between_rows(message.batch)
     if not isinstance(results, Results):
         return results, returns
     reply = _encoded(contract, message, results, returns)

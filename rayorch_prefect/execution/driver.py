@@ -6,6 +6,8 @@ Knows neither Ray nor threads: `Engine` feeds it from one thread, `run_local` in
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from rayorch_prefect.errors import RayorchError, StageStartError
 from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.blocks import Blocks
 from rayorch_prefect.execution.codec import EncodedChunk
+from rayorch_prefect.execution.deadlines import Deadlines
+from rayorch_prefect.execution.marker import Place
 from rayorch_prefect.execution.messages import (
     BatchMessage,
     ChunkAddress,
@@ -30,7 +34,9 @@ from rayorch_prefect.model.events import (
     BatchReported,
     BatchStarted,
     BatchTakenBack,
+    DeadlinePassed,
     DispatchBatch,
+    EndWorker,
     Event,
     ForgetBar,
     Instruction,
@@ -97,7 +103,16 @@ class BatchReply:
     large: Sequence[Any] = ()
 
 
-BackendMessage: TypeAlias = WorkerIsReady | WorkerIsLost | BatchReply | TakeBackAnswer
+@dataclass(frozen=True, slots=True)
+class WorkerIsAt:
+    """From the backend: where a worker was found, that was asked about a batch."""
+
+    worker: int
+    batch: int
+    place: Place | None
+
+
+BackendMessage: TypeAlias = WorkerIsReady | WorkerIsLost | BatchReply | TakeBackAnswer | WorkerIsAt
 
 
 class Backend(Protocol):
@@ -128,8 +143,12 @@ class Backend(Protocol):
         """Tell a worker that a bar does not hold."""
         ...
 
+    def look(self, worker: int, batch: int) -> None:
+        """Find out which row a worker is at; the answer comes as a message, or not at all."""
+        ...
+
     def discard(self, worker: int) -> None:
-        """Make sure that a lost worker is gone."""
+        """Make sure that a worker is gone, whatever it does."""
         ...
 
     def keep(self, data: Any) -> Any:
@@ -148,7 +167,10 @@ class _Owner:
 
 
 class Driver:
-    """Scheduler, stored values and workers of one Engine. Not thread-safe."""
+    """Scheduler, stored values and workers of one Engine. Not thread-safe.
+
+    `clock` is the time of day, `timer` one that never jumps; both in seconds.
+    """
 
     def __init__(
         self,
@@ -156,6 +178,7 @@ class Driver:
         backend: Backend,
         clock: Callable[[], float],
         batches_at_worker: int = 2,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan = plan
         self.scheduler = Scheduler(plan, batches_at_worker)
@@ -164,6 +187,8 @@ class Driver:
         self.error: RayorchError | None = None
         self._backend = backend
         self._clock = clock
+        self._timer = timer
+        self._deadlines = Deadlines(plan)
         self._owners: dict[int, _Owner] = {}
         self._next_microbatch = 0
         self._wants_large = [True] * len(plan.calls)
@@ -223,6 +248,38 @@ class Driver:
             number, owner = self._owners.popitem()
             self._tell(number, owner, error)
 
+    # -- deadlines -----------------------------------------------------------------------------
+
+    @property
+    def next_deadline(self) -> float:
+        """When to call `tick`, in the timer's seconds; infinity if there is nothing to wait for."""
+        return math.inf if self.error is not None else self._deadlines.next
+
+    def tick(self) -> None:
+        """Deal with the deadlines that have come."""
+        late, suspects = self._deadlines.due(self._timer())
+        for running in late:
+            self._apply(DeadlinePassed(running.batch, running.worker))
+        for running in suspects:
+            self._backend.look(running.worker, running.batch)
+
+    def _seen(self, seen: WorkerIsAt) -> None:
+        row = self._deadlines.seen(seen.worker, seen.batch, seen.place, self._timer())
+        if row is not None:
+            self._apply(DeadlinePassed(seen.batch, seen.worker, row))
+
+    def _time(self, worker: int) -> None:
+        """Another batch may be the oldest at a worker, or none."""
+        workers = self.scheduler.workers
+        held = workers.held.get(worker)
+        batch = held[0] if held else None
+        pool = workers.pool_of.get(worker)
+        if pool is None or batch is None:
+            self._deadlines.stops(worker)
+        elif self._deadlines.limited(pool):
+            rows = workers.flights[batch].rows
+            self._deadlines.runs(worker, pool, batch, rows, self._timer())
+
     # -- messages in ---------------------------------------------------------------------------
 
     def receive(self, message: BackendMessage) -> None:
@@ -240,6 +297,8 @@ class Driver:
             case BatchReply():
                 report = self._stored(message)
                 self._apply(BatchReported(message.batch, message.worker, report))
+            case WorkerIsAt():
+                self._seen(message)
 
     def _worker_lost(self, lost: WorkerIsLost) -> None:
         """Each batch that a dead worker held says so: the first counts."""
@@ -279,7 +338,10 @@ class Driver:
     def _apply(self, event: Event) -> None:
         self._events.append(event)
         while self._events:
-            self._obey(self.scheduler.handle(self._events.popleft()))
+            event = self._events.popleft()
+            self._obey(self.scheduler.handle(event))
+            if isinstance(event, BatchReported | BatchTakenBack | WorkerLost | DeadlinePassed):
+                self._time(event.worker)
 
     def _obey(self, instructions: list[Instruction]) -> None:
         released: dict[int, list[int]] = {}
@@ -293,6 +355,9 @@ class Driver:
                     released.setdefault(instruction.microbatch, []).append(instruction.row)
                 case StartWorker():
                     self._backend.start_worker(instruction.pool)
+                case EndWorker():
+                    self._lost.add(instruction.worker)
+                    self._backend.discard(instruction.worker)
                 case TakeBack():
                     self._backend.take_back(instruction.worker, instruction.batch)
                 case TellBars():
@@ -328,6 +393,7 @@ class Driver:
             batch.oldest,
         )
         self._backend.send(batch.worker, batch.batch, message)
+        self._time(batch.worker)
 
     def _deliver(self, completed: ParentCompleted) -> None:
         owner = self._owners.get(completed.microbatch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -37,6 +38,7 @@ from rayorch_prefect.program.declare import Program, require_program
 logger = logging.getLogger(__name__)
 
 WAIT_NOTICE_S = 10.0
+LONGEST_NAP_S = 3600.0
 
 
 class Engine:
@@ -165,13 +167,23 @@ class Engine:
 
     def _loop(self) -> None:
         driver = self._live_driver
-        while (step := self._inbox.get()) is not None:
+        while (step := self._next_step(driver)) is not None:
             self._take(driver, step)
             # What the step held (references to values) must not live until the next one.
             del step
         driver.fail(EngineClosed("the Engine was left before the run had ended"))
         if self._appliers is not None:
             self._appliers.close()
+
+    def _next_step(self, driver: Driver) -> Callable[[], None] | None:
+        """What is to be done next, a deadline too; None at the end."""
+        left = driver.next_deadline - time.monotonic()
+        if left <= 0:
+            return driver.tick
+        try:
+            return self._inbox.get(timeout=None if left == math.inf else min(left, LONGEST_NAP_S))
+        except queue.Empty:
+            return driver.tick
 
     def _take(self, driver: Driver, step: Callable[[], None]) -> None:
         """One step. After a defect the loop goes on, so that whoever asks gets its error."""

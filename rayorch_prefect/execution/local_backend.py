@@ -98,6 +98,9 @@ class LocalBackend:
         """Tell a worker that a bar does not hold."""
         self._bars[worker].forget(bar)
 
+    def look(self, worker: int, batch: int) -> None:
+        """Nothing runs here while the driver looks: limits are not kept."""
+
     def discard(self, worker: int) -> None:
         """A lost worker is gone at once here."""
 

@@ -39,6 +39,14 @@ class BatchMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class Built:
+    """A worker has built its stage. `marker` is where its node can read which row it is at."""
+
+    node: str
+    marker: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkAddress:
     """Chunk `position` of a stored object that holds several."""
 

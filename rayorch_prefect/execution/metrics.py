@@ -35,6 +35,7 @@ class EngineMetrics:
     suppressed: int
     dropped_rows: int
     workers_lost: int
+    deadlines_passed: int
 
 
 def snapshot(driver: Driver) -> EngineMetrics:
@@ -65,4 +66,5 @@ def snapshot(driver: Driver) -> EngineMetrics:
         suppressed=sum(call.suppressed for call in calls),
         dropped_rows=counts.dropped_rows,
         workers_lost=counts.workers_lost,
+        deadlines_passed=counts.deadlines_passed,
     )

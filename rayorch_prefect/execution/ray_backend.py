@@ -14,6 +14,7 @@ from typing import Any
 import cloudpickle
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayorch_prefect.errors import StageStartError
 from rayorch_prefect.execution.batch import Fetch
@@ -21,11 +22,13 @@ from rayorch_prefect.execution.driver import (
     BackendMessage,
     BatchReply,
     TakeBackAnswer,
+    WorkerIsAt,
     WorkerIsLost,
     WorkerIsReady,
 )
 from rayorch_prefect.execution.environments import merged
-from rayorch_prefect.execution.messages import BatchMessage, TakenBack
+from rayorch_prefect.execution.marker import Place, read
+from rayorch_prefect.execution.messages import BatchMessage, Built, TakenBack
 from rayorch_prefect.execution.specs import build_order
 from rayorch_prefect.execution.stage_runner import short
 from rayorch_prefect.execution.versions import own_versions
@@ -54,6 +57,8 @@ class RayBackend:
         self._tell = tell
         self._actors: dict[int, Any] = {}
         self._pool_of: dict[int, int] = {}
+        self._built_as: dict[int, Built] = {}
+        self._node = ray.get_runtime_context().get_node_id()
         self._next_worker = 0
         self._stages = [pool.stage for pool in plan.pools]
         self._specs = [ray.put(_pickled(plan, pool)) for pool in plan.pools]
@@ -82,10 +87,11 @@ class RayBackend:
         error = future.exception()
         if error is not None:
             self._tell(WorkerIsLost(worker, pool, WORKER_DIED, death(error)))
-        elif future.result() is not None:
-            kind, message = future.result()
+        elif not isinstance(built := future.result(), Built):
+            kind, message = built
             self._tell(WorkerIsLost(worker, pool, kind, f"{kind}: {message}"))
         else:
+            self._built_as[worker] = built
             self._tell(WorkerIsReady(worker, pool))
             self._watch(worker)
 
@@ -144,13 +150,30 @@ class RayBackend:
         """Tell a worker that a bar does not hold."""
         self._actors[worker].forget_bar.remote(bar)
 
+    def look(self, worker: int, batch: int) -> None:
+        """Read on the worker's node which row it is at; the worker itself may not answer."""
+        built = self._built_as.get(worker)
+        if built is None or built.marker is None:
+            return
+        if built.node == self._node:
+            self._tell(WorkerIsAt(worker, batch, read(built.marker)))
+            return
+        there = NodeAffinitySchedulingStrategy(built.node, soft=False)
+        seen = _read_there.options(scheduling_strategy=there).remote(built.marker)
+        seen.future().add_done_callback(lambda future: self._looked(worker, batch, future))
+
+    def _looked(self, worker: int, batch: int, future: Future[Any]) -> None:
+        place = None if future.exception() is not None else future.result()
+        self._tell(WorkerIsAt(worker, batch, place))
+
     def keep(self, data: Any) -> Any:
         """Put a large chunk into Ray's object store."""
         return ray.put([data])
 
     def discard(self, worker: int) -> None:
-        """Make sure that a worker that is given up is gone."""
+        """End a worker at once, even in a call that holds the interpreter's lock."""
         actor = self._actors.pop(worker, None)
+        self._built_as.pop(worker, None)
         if actor is not None:
             ray.kill(actor)
 
@@ -173,6 +196,11 @@ class RayBackend:
             logger.warning("stage %s: a worker that was busy was ended without close()", stage)
         except RayError:
             pass  # gone, as it should be
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _read_there(path: str) -> Place | None:
+    return read(path)
 
 
 def _pickled(plan: Plan, pool: Pool) -> bytes:

@@ -21,12 +21,14 @@ class BuildOrder:
     stage: StageSpec
     contracts: Mapping[int, CallContract]
     node_setup: NodeSetup | None
+    marks_rows: bool
 
 
 def build_order(plan: Plan, pool: Pool) -> BuildOrder:
     """The order for workers of a pool."""
     setup = NodeSetup.of(pool.stage, pool.node_setup)
-    return BuildOrder(stage_spec(pool), contracts(plan, pool.id), setup)
+    marks_rows = pool.row_limit_s is not None
+    return BuildOrder(stage_spec(pool), contracts(plan, pool.id), setup, marks_rows)
 
 
 def stage_spec(pool: Pool) -> StageSpec:

@@ -118,6 +118,7 @@ class StageRunner:
             if gate.skips(row):
                 given.skipped.append(row)
                 continue
+            gate.starts(row)
             try:
                 result = self._call(*(column[row] for column in columns))
             except TypedFailure as failure:

@@ -14,7 +14,14 @@ import ray
 from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import run_batch
 from rayorch_prefect.execution.departure import Departures
-from rayorch_prefect.execution.messages import BatchMessage, CallContract, Reply, TakenBack
+from rayorch_prefect.execution.marker import Marker
+from rayorch_prefect.execution.messages import (
+    BatchMessage,
+    Built,
+    CallContract,
+    Reply,
+    TakenBack,
+)
 from rayorch_prefect.execution.specs import BuildOrder
 from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, short
 from rayorch_prefect.execution.versions import mismatch, own_versions
@@ -36,20 +43,21 @@ class WorkerActor:
         self._contracts: Mapping[int, CallContract] = {}
         self._bars = Bars()
         self._departures = Departures()
+        self._marker: Marker | None = None
         self._lock = threading.Lock()
         self._last_begun = -1
         self._taken_back: set[int] = set()
         self._end = threading.Event()
 
-    def build(self, driver: tuple[str, str], *given: Any) -> tuple[str, str] | None:
-        """Build the stage; (type, message) of what its constructor raised, or None.
+    def build(self, driver: tuple[str, str], *given: Any) -> tuple[str, str] | Built:
+        """Build the stage; or (type, message) of what its constructor raised.
 
         `driver` are the driver's versions. What else is `given` is for the same version's eyes.
         """
         problem = mismatch(driver, own_versions())
         return ("VersionMismatch", problem) if problem else self._build(*given)
 
-    def _build(self, spec: bytes, path: Sequence[str]) -> tuple[str, str] | None:
+    def _build(self, spec: bytes, path: Sequence[str]) -> tuple[str, str] | Built:
         import_from(path)
         try:
             order: BuildOrder = cloudpickle.loads(spec)
@@ -57,9 +65,11 @@ class WorkerActor:
             if order.node_setup is not None:
                 order.node_setup.run_once()
             self._runner = StageRunner(order.stage)
+            self._marker = Marker() if order.marks_rows else None
         except FAULTS as error:
             return type(error).__name__, short(error)
-        return None
+        node = ray.get_runtime_context().get_node_id()
+        return Built(node, None if self._marker is None else self._marker.path)
 
     def run(self, message: BatchMessage) -> Any:
         """Run a batch: the reply, and after it the large returns where they were asked for."""
@@ -72,7 +82,15 @@ class WorkerActor:
         if not self._begin(message.batch):
             return TakenBack(), [[] for _ in range(message.large_returns)]
         contract = self._contracts[message.call]
-        return run_batch(self._runner, contract, message, fetch, self._bars, self._last_left)
+        return run_batch(
+            self._runner,
+            contract,
+            message,
+            fetch,
+            self._bars,
+            self._last_left,
+            self._marker,
+        )
 
     def _last_left(self) -> None:
         """What this batch does to the process must not cost the report of the one before."""
@@ -111,6 +129,8 @@ class WorkerActor:
         self._end.set()
         if self._runner is not None:
             self._runner.close()
+        if self._marker is not None:
+            self._marker.close()
         ray.actor.exit_actor()  # type: ignore[no-untyped-call]
 
 

@@ -72,6 +72,16 @@ class BatchTakenBack:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """A worker has taken longer than its stage's limit: for row `row` of the batch, or for the
+    batch (None; the batch has several rows too many for its row limit if it has no own one)."""
+
+    batch: int
+    worker: int
+    row: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RowsReleased:
     """The owner has taken over what it wants of these parents, by index in the microbatch."""
 
@@ -93,6 +103,7 @@ Event: TypeAlias = (
     | BatchReported
     | BatchStarted
     | BatchTakenBack
+    | DeadlinePassed
     | RowsReleased
     | MicrobatchAbandoned
 )
@@ -103,6 +114,13 @@ class StartWorker:
     """Start one more worker of this pool."""
 
     pool: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndWorker:
+    """End this worker at once, whatever it does: it is given up, and another takes its place."""
+
+    worker: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +209,7 @@ class StopRun:
 
 Instruction: TypeAlias = (
     StartWorker
+    | EndWorker
     | DispatchBatch
     | TakeBack
     | TellBars

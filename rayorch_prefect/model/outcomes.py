@@ -42,6 +42,7 @@ class Kind(StrEnum):
 _GRAVITY = {kind: position for position, kind in enumerate(Kind)}
 
 TOO_MANY_GAPS = "TooManyGaps"
+DEADLINE_EXCEEDED = "DeadlineExceeded"
 
 
 @dataclass(frozen=True, slots=True)

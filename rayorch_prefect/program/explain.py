@@ -84,12 +84,21 @@ def _pool_lines(plan: Plan, pool: Pool) -> Iterator[str]:
     yield f"  {pool.id} {pool.stage}: {workers}, {' + '.join(needs)}{each}, {tries}{shared}"
     if pool.node_setup is not None:
         yield f"      sets each node up once: {identity(pool.node_setup.resolve())}"
+    limits = list(_limits(pool))
+    if limits:
+        yield f"      {', '.join(limits)}"
     if pool.label_selector:
         labels = [f"{name}={value}" for name, value in sorted(pool.label_selector.items())]
         yield f"      on nodes with {', '.join(labels)}"
     if pool.runtime_env:
         # Its values may be secrets.
         yield f"      in a runtime_env of its own: {', '.join(sorted(pool.runtime_env))}"
+
+
+def _limits(pool: Pool) -> Iterator[str]:
+    for what, seconds in (("batch", pool.batch_limit_s), ("row", pool.row_limit_s)):
+        if seconds is not None:
+            yield f"at most {seconds:g} s a {what}"
 
 
 def _reduce_line(plan: Plan, reduce: Reduce) -> str:

@@ -76,6 +76,8 @@ def _pool(number: int, used: ConfiguredStage) -> plan.Pool:
         rowwise=stage.rowwise,
         outputs=settings.outputs,
         retry_budget=settings.retry_budget,
+        batch_limit_s=settings.batch_limit_s,
+        row_limit_s=settings.row_limit_s,
         num_cpus=settings.num_cpus,
         num_gpus=settings.num_gpus,
         resources=settings.resources,

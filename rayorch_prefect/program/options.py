@@ -31,6 +31,10 @@ class StageOptions(TypedDict, total=False):
     node_setup    a function without arguments, called once on each node before the first of the
                   stage's workers there is built (to fetch model files, say)
     retry_budget  charged attempts of one Grain, at least 1 (default 3; 1: never tried again)
+    batch_limit_s  seconds that a worker may take for one batch (default: no limit); past them it is
+                  ended and replaced, and the batch is an attempt that failed
+    row_limit_s   seconds that a worker may take for one row, of row-wise stages only (default: no
+                  limit); past them it is ended and replaced, and the attempt is that row's alone
     """
 
     batch_size: int
@@ -44,6 +48,8 @@ class StageOptions(TypedDict, total=False):
     label_selector: Mapping[str, str] | None
     node_setup: Callable[[], object] | None
     retry_budget: int
+    batch_limit_s: float | None
+    row_limit_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class Settings:
     label_selector: Mapping[str, str] = field(default_factory=dict[str, str])
     node_setup: Callable[[], object] | None = None
     retry_budget: int = 3
+    batch_limit_s: float | None = None
+    row_limit_s: float | None = None
 
     def changed(self, stage: str, options: Mapping[str, Any]) -> Settings:
         """A copy with `options`; ProgramError names the stage, the option and what is right."""
@@ -97,6 +105,15 @@ def _amount(stage: str, option: str, value: object) -> float:
     if not math.isfinite(value) or value < 0:
         _bad(stage, option, value, right)
     return float(value)
+
+
+def _seconds(stage: str, option: str, value: object) -> float | None:
+    if value is None:
+        return None
+    seconds = _amount(stage, option, value)
+    if not seconds:
+        _bad(stage, option, value, "more than 0 seconds, or None (no limit)")
+    return seconds
 
 
 def _rowwise(stage: str, option: str, value: object) -> bool | None:
@@ -170,4 +187,6 @@ _CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
     "label_selector": _label_selector,
     "node_setup": _node_setup,
     "retry_budget": _count,
+    "batch_limit_s": _seconds,
+    "row_limit_s": _seconds,
 }

@@ -157,6 +157,7 @@ class Pool:
     `target.resolve()` gives the class or function, on the driver and on a worker;
     `args`/`kwargs` are its constructor arguments.
     `retry_budget` counts the charged attempts of a Grain (1: never tried again).
+    `batch_limit_s` and `row_limit_s` are seconds at a worker (None: no limit).
     """
 
     id: int
@@ -176,6 +177,8 @@ class Pool:
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     label_selector: Mapping[str, str] = field(default_factory=dict)
     node_setup: StageTarget | None = None
+    batch_limit_s: float | None = None
+    row_limit_s: float | None = None
 
 
 @dataclass(frozen=True)

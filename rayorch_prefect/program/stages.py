@@ -43,7 +43,7 @@ class Stage(TargetHolder):
         """A copy with other options. It shares no pool with this one."""
         settings = self.settings.changed(self.name, options)
         _check_async(self.target, self.name, settings)
-        return type(self)(self.target, settings)
+        return _checked(type(self)(self.target, settings))
 
     def __getattr__(self, name: str) -> Any:
         # Methods of a decorated class that say `Render.SIZE` find this object under that name.
@@ -183,7 +183,17 @@ def _declare(options: Mapping[str, Any], target: Any) -> Stage:
     _check_target(target, name)
     settings = Settings().changed(name, options)
     _check_async(target, name, settings)
-    return (ClassStage if isinstance(target, type) else FunctionStage)(target, settings)
+    return _checked((ClassStage if isinstance(target, type) else FunctionStage)(target, settings))
+
+
+def _checked(stage: _S) -> _S:
+    """The stage, if its options fit each other."""
+    if stage.settings.row_limit_s is not None and not stage.rowwise:
+        refuse(
+            f"stage {stage.name}: row_limit_s is for row-wise stages, which start rows one by one. "
+            "Give this one batch_limit_s, or rowwise=True if its call takes one row."
+        )
+    return stage
 
 
 def _name_of(target: Any) -> str:

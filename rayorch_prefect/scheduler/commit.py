@@ -98,6 +98,20 @@ class Committer:
             self._again(flight.call, live[:middle])
         self._end(flight)
 
+    def row_failed_alone(self, flight: Flight, row: int, failed: AttemptFailed) -> None:
+        """One known row spoiled its batch: it is tried alone next, the others are not charged."""
+        live = list(self._live_rows(flight))
+        self._counts.dropped_rows += flight.rows - len(live)
+        for run, entity, _ in live:
+            run.mb.grains.raise_generation(flight.call, entity)
+        for one in reversed(live):
+            if one[2] != row:
+                self._again(flight.call, [one], closed=False)
+        for one in live:
+            if one[2] == row:
+                self._charge(flight, one, failed.type, failed.message, alone=True)
+        self._end(flight)
+
     def taken_back(self, flight: Flight) -> None:
         """The batch was never started: it goes back to the head as it is."""
         live = list(self._live_rows(flight))

@@ -15,6 +15,8 @@ from rayorch_prefect.model.events import (
     BatchReported,
     BatchStarted,
     BatchTakenBack,
+    DeadlinePassed,
+    EndWorker,
     EntityRange,
     Event,
     ForgetBar,
@@ -35,6 +37,7 @@ from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, Report,
 from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.scheduler.commit import Committer, slots_of, store_rows
 from rayorch_prefect.scheduler.counts import Counts
+from rayorch_prefect.scheduler.deadlines import deadline_failure
 from rayorch_prefect.scheduler.dispatch import Dispatcher
 from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.microbatch import Microbatch
@@ -94,6 +97,8 @@ class Scheduler:
                 self._batch_started(event)
             case BatchTakenBack():
                 self._batch_taken_back(event)
+            case DeadlinePassed():
+                self._deadline_passed(event)
             case RowsReleased():
                 self._release_rows(event)
             case MicrobatchAbandoned():
@@ -229,6 +234,29 @@ class Scheduler:
             self._out.append(self.stopped)
         else:
             self._start_worker(event.pool)
+
+    def _deadline_passed(self, event: DeadlinePassed) -> None:
+        """The worker is replaced; what it held beside that batch returns uncharged."""
+        flight = self._flight(event.batch, event.worker)
+        if flight is None:
+            return
+        pool = self.plan.pools[self.plan.calls[flight.call].pool]
+        failed = deadline_failure(pool, flight.rows, event.row)
+        if failed is None:
+            raise IllegalEvent(f"no such limit of stage {pool.stage}: {event}")
+        self.counts.deadlines_passed += 1
+        self._out.append(EndWorker(event.worker))
+        for held, _ in reversed(self.workers.lose(event.worker, pool.id)):
+            if held is not flight:
+                self._story.ended(held.batch, "its worker was ended for another batch")
+                self._committer.attempt(held, failed, charge=False)
+                continue
+            self._story.ended(held.batch, failed.message)
+            if event.row is None:
+                self._committer.attempt(held, failed, charge=True)
+            else:
+                self._committer.row_failed_alone(held, event.row, failed)
+        self._start_worker(pool.id)
 
     # -- batches -------------------------------------------------------------------------------
 

@@ -31,4 +31,5 @@ class Counts:
         self.stale_reports = 0
         self.dropped_rows = 0
         self.workers_lost = 0
+        self.deadlines_passed = 0
         self.contract_errors = 0

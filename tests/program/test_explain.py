@@ -8,7 +8,7 @@ from typing import Any
 from rayorch_prefect.program import F, Port, program, stage
 
 
-@stage(batch_size=1, replicas=2)
+@stage(batch_size=1, replicas=2, batch_limit_s=60)
 class Render:
     def __call__(self, sources: Any) -> Any:
         return sources
@@ -25,6 +25,7 @@ class Read:
     runtime_env={"env_vars": {"TOKEN": "of nobody else"}},
     label_selector={"region": "in(eu,us)", "cpu": "!arm"},
     node_setup=gc.collect,
+    row_limit_s=2.5,
 )
 def tidy(text: str) -> str:
     return text
@@ -77,9 +78,11 @@ Calls, in order
 
 Pools
   0 Render: 2 workers, 0.1 CPU each, 3 tries, Call #0
+      at most 60 s a batch
   1 Read: 1 worker, 0.1 CPU + 1 GPU + 2 disk, 3 tries, Call #1
   2 tidy: 1 worker, 0.1 CPU, 1 try, shared by Calls #2, #3
       sets each node up once: gc:collect
+      at most 2.5 s a row
       on nodes with cpu=!arm, region=in(eu,us)
       in a runtime_env of its own: env_vars
   3 Assemble: 1 worker, 0.1 CPU, 3 tries, Call #4

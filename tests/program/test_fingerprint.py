@@ -96,10 +96,15 @@ def scaled(by: object = 1, **options: Any) -> str:
         {"label_selector": {"region": "eu"}},
         {"node_setup": gc.collect},
         {"retry_budget": 1},
+        {"batch_limit_s": 60},
     ],
 )
 def test_physical_options_do_not_matter(options: dict[str, Any]) -> None:
     assert scaled(**options) == scaled()
+
+
+def test_a_row_limit_does_not_matter() -> None:
+    assert scaled(rowwise=True, row_limit_s=3) == scaled(rowwise=True)
 
 
 def test_shared_pools_do_not_matter() -> None:

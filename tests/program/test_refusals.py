@@ -500,6 +500,11 @@ class TestStages:
             ("runtime_env", "env.json", "a mapping"),
             ("label_selector", {1: "eu"}, "a mapping of label names"),
             ("label_selector", {"region": 1}, "a text such as"),
+            ("batch_limit_s", 0, "more than 0 seconds"),
+            ("batch_limit_s", -1, "at least 0"),
+            ("batch_limit_s", float("inf"), "finite"),
+            ("batch_limit_s", "3", "finite number"),
+            ("row_limit_s", 3, "for row-wise stages"),
             ("node_setup", "fetch", "takes no arguments"),
             ("node_setup", fetch, "takes no arguments"),
             ("node_setup", int, "takes no arguments"),
@@ -512,6 +517,12 @@ class TestStages:
             return declared(One).options(**options)  # <-
 
         assert_refused(action, "stage One", option, right)
+
+    def test_a_row_limit_of_a_function_that_gets_whole_batches(self) -> None:
+        def action() -> object:
+            return double.options(row_limit_s=3).options(rowwise=False)  # <-
+
+        assert_refused(action, "stage double", "row_limit_s", "batch_limit_s")
 
     def test_unknown_option(self) -> None:
         def action() -> object:

@@ -147,13 +147,16 @@ class _Builder:
         if shared and step.c % 4 == 3:
             return shared[-1]
         batch, replicas, budget = 1 + step.c % 4, 1 + step.c // 4 % 2, 1 + step.c // 8 % 3
+        rowwise = bool(step.c // 24 % 2)
         used = stage(
             _any_stage,
             batch_size=batch,
             replicas=replicas,
             retry_budget=budget,
             outputs=outputs,
-            rowwise=bool(step.c // 24 % 2),
+            rowwise=rowwise,
+            batch_limit_s=None if step.c % 3 == 0 else 5.0,
+            row_limit_s=1.0 if rowwise else None,
         )
         shared.append(used)
         return used

@@ -7,6 +7,7 @@ from typing import Any
 
 from rayorch_prefect.model.events import (
     BatchReported,
+    DeadlinePassed,
     DispatchBatch,
     Event,
     Instruction,
@@ -145,6 +146,13 @@ class Scene:
         pool = self.plan.calls[order.call].pool
         self.tell(WorkerLost(order.worker, pool, "WorkerDied", "out of memory", charge))
         self.worker(pool)
+        return order
+
+    def pass_deadline(self, stage: str | None = None, row: int | None = None) -> DispatchBatch:
+        """The oldest batch (of a stage), or a row of it, takes too long; a new worker comes."""
+        order = self.take(stage)
+        self.tell(DeadlinePassed(order.batch, order.worker, row))
+        self.worker(self.plan.calls[order.call].pool)
         return order
 
     def _output(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from rayorch_prefect.model.events import (
@@ -16,7 +17,9 @@ from rayorch_prefect.model.events import (
     BatchReported,
     BatchStarted,
     BatchTakenBack,
+    DeadlinePassed,
     DispatchBatch,
+    EndWorker,
     Event,
     ForgetBar,
     Instruction,
@@ -33,7 +36,7 @@ from rayorch_prefect.model.events import (
     WorkerLost,
     WorkerReady,
 )
-from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
+from rayorch_prefect.model.outcomes import DEADLINE_EXCEEDED, Failure, Kind, Outcome
 from rayorch_prefect.model.reports import (
     Report,
     RowsReport,
@@ -99,6 +102,8 @@ class Simulation:
         self._started: set[int] = set()
         self._failed_starts = [0] * len(plan.pools)
         self._tried: dict[tuple[int, Path], int] = {}
+        self._too_slow: set[tuple[int, Path]] = set()
+        self._longest: dict[tuple[int, Path], int] = {}
         self._next_worker = 0
 
     # -- the loop -----------------------------------------------------------------------------
@@ -148,8 +153,13 @@ class Simulation:
     def _troubles(self) -> Iterator[Callable[[], object]]:
         if self._late:
             yield self._report_late
+            batch, sender, _ = self._pick.choice(self._late)
+            yield lambda: self._expect_nothing(DeadlinePassed(batch, sender))
         if self.statistics.losses < MOST_LOSSES and self._pick.random() < 0.1 + 0.15 * self._chaos:
             yield from self._losses()
+        if self.statistics.deadlines < MOST_LOSSES and self._pick.random() < 0.2:
+            for worker in [worker for worker, held in self._held.items() if held][:3]:
+                yield lambda worker=worker: self._pass_deadline(worker)  # type: ignore[misc]
         if self._gone:
             worker, pool = self._pick.choice(self._gone)
             yield lambda: self._expect_nothing(WorkerLost(worker, pool, "late", "again"))
@@ -214,8 +224,10 @@ class Simulation:
         if self._chaos and self._late_in_all < LATE_REPORTS and self._pick.random() < 0.1:
             self._late.append((batch, sent.order.worker, sent))
             self._late_in_all += 1
-        skipped, fenced = self._skipped(worker, sent)
+        skipped, fenced, again = self._skipped(worker, sent)
         report = self._stages.computed(sent, counts=True, skipped=skipped)
+        for path in again if isinstance(report, RowsReport) else ():
+            self._tried[sent.order.call, path] -= 1
         self._learn_bars(worker, sent, report)
         self._held[worker].pop(0)
         bars = list(self._bars(sent, report))
@@ -227,8 +239,8 @@ class Simulation:
         for number, call, group, present in bars:
             self._check_bar(number, call, group, present)
 
-    def _skipped(self, worker: int, sent: Sent) -> tuple[tuple[int, ...], set[Bar]]:
-        """The rows that the worker does not start, and bars of them that do not hold.
+    def _skipped(self, worker: int, sent: Sent) -> tuple[tuple[int, ...], set[Bar], list[Path]]:
+        """The rows that the worker does not start; bars of them that do not hold, and their rows.
 
         Now and then a worker knows a bar whose report did not count.
         """
@@ -237,6 +249,7 @@ class Simulation:
             self._fenced_bars += 1
             self._bars_at[worker].add(self._pick.choice(order.bars))
         fenced: set[Bar] = set()
+        again: list[Path] = []
         skipped: list[int] = []
         for row in range(order.rows if order.bars else 0):
             bar = order.bars[bisect_right(order.cuts, row)]
@@ -246,17 +259,25 @@ class Simulation:
             run = self.scheduler.runs.get(bar[0])
             if run is not None and self._grain_phase(order, row) == Phase.IN_FLIGHT:
                 fenced.add(bar)
-                self._tried[order.call, sent.paths[row]] -= 1
+                again.append(sent.paths[row])
         self.statistics.skipped += len(skipped)
         self.statistics.forgotten += len(fenced)
-        return tuple(skipped), fenced
+        return tuple(skipped), fenced, again
 
-    def _grain_phase(self, order: DispatchBatch, row: int) -> int:
+    def _grain(self, order: DispatchBatch, row: int) -> tuple[int, int, int]:
         for number, first, end in order.ranges:
             if row < end - first:
-                return self.scheduler.runs[number].mb.grains.phase[order.call][first + row]
+                return number, order.call, first + row
             row -= end - first
         raise AssertionError("no such row")
+
+    def _grain_phase(self, order: DispatchBatch, row: int) -> int:
+        number, call, entity = self._grain(order, row)
+        return self.scheduler.runs[number].mb.grains.phase[call][entity]
+
+    def _grain_is_live(self, order: DispatchBatch, row: int) -> bool:
+        number, _, _ = self._grain(order, row)
+        return number in self.scheduler.runs and self._grain_phase(order, row) == Phase.IN_FLIGHT
 
     def _learn_bars(self, worker: int, sent: Sent, report: Report) -> None:
         if isinstance(report, RowsReport) and sent.order.bars:
@@ -386,6 +407,54 @@ class Simulation:
         kind = failed_type(Kind.ATTEMPTS_EXHAUSTED, sent.order.call)
         self.tell(WorkerLost(worker, pool, kind, "in a batch", charge=charge))
 
+    def _pass_deadline(self, worker: int) -> None:
+        """A batch, or the row of it that runs, takes too long; seldom one that has just ended."""
+        lost = [self.sent[batch] for batch in self._held[worker]]
+        slow = lost[-1] if self._pick.random() < 0.1 else lost[0]
+        pool = self.plan.pools[self._pool_of[worker]]
+        row = self._pick.randrange(slow.order.rows) if pool.row_limit_s else None
+        if row is not None and self._pick.random() < 0.3:
+            row = None
+        if row is None and pool.batch_limit_s is None and pool.row_limit_s is None:
+            return
+        culprit = 0 if slow.order.rows == 1 else row
+        if culprit is not None and not self._stages.may_charge(slow, culprit):
+            return
+        self._end_slow(worker, lost, slow, row, culprit)
+
+    def _end_slow(
+        self, worker: int, lost: list[Sent], slow: Sent, row: int | None, culprit: int | None
+    ) -> None:
+        self.statistics.deadlines += 1
+        self.statistics.row_deadlines += row is not None
+        for sent in lost:
+            del self.sent[sent.order.batch]
+        if self._late_in_all < LATE_REPORTS and self._pick.random() < 0.5:
+            self._late.append((slow.order.batch, worker, slow))
+            self._late_in_all += 1
+        self._gone.append((worker, self._forget_worker(worker)))
+        before = self._charges()
+        wanted = Counter(before)
+        if culprit is not None and self._grain_is_live(slow.order, culprit):
+            wanted[self._grain(slow.order, culprit)] += 1
+            self._too_slow.add((slow.order.call, slow.paths[culprit]))
+        half = (slow.order.rows + 1) // 2
+        for path in slow.paths if row is None else [slow.paths[row]]:
+            self._longest[slow.order.call, path] = half if row is None else 1
+        told = self.tell(DeadlinePassed(slow.order.batch, worker, row))
+        assert EndWorker(worker) in told, "a worker that is too slow goes on"
+        assert self._charges() == wanted, "the wrong Grains are charged"
+
+    def _charges(self) -> Counter[tuple[int, int, int]]:
+        return Counter(
+            {
+                (number, call, entity): n
+                for number, run in self.scheduler.runs.items()
+                for call, attempts in enumerate(run.mb.grains.attempts)
+                for entity, n in attempts.items()
+            }
+        )
+
     def _lost(self, worker: int, pool: int, *, started: bool) -> None:
         self.statistics.losses += 1
         self._gone.append((worker, pool))
@@ -399,6 +468,8 @@ class Simulation:
             match one:
                 case StartWorker(pool):
                     self._starting.append(pool)
+                case EndWorker(worker):
+                    assert worker not in self._held, "a worker that has done nothing is ended"
                 case DispatchBatch():
                     self._take(one)
                 case ParentCompleted():
@@ -440,6 +511,8 @@ class Simulation:
         assert order.generation == max(tries), "the generation is raised at each new try"
         for path, tried in zip(paths, tries, strict=True):
             self._tried[call.id, path] = tried + 1
+            longest = self._longest.pop((call.id, path), order.rows)
+            assert order.rows <= longest, "a suspect is not isolated"
         self._check_inputs(call, order, paths)
         _check_cuts(order, paths)
         self.sent[order.batch] = Sent(order, paths)
@@ -491,7 +564,8 @@ class Simulation:
             assert told.children <= self._descendants(0, key)
 
     def _check_verdict(self, told: ParentCompleted) -> None:
-        verdict = self.expected.parent((told.microbatch, told.row))
+        path = (told.microbatch, told.row)
+        verdict = self.expected.parent(path)
         if verdict.outcome is None:
             self.statistics.open += 1
             return
@@ -499,19 +573,25 @@ class Simulation:
         assert (told.cause is not None) == (verdict.outcome == "FAILED")
         assert told.attempts >= 1
         if told.cause is not None:
-            assert self._cause(told.cause) in verdict.causes, f"{told.cause} not in {verdict}"
+            assert self._causes(told.cause, path) & verdict.causes, f"{told.cause} not in {verdict}"
         self.statistics.gaps += len(told.gaps)
         names = {domain.name: domain.id for domain in self.plan.domains}
         gaps = [(names[gap.domain], gap.path) for gap in told.gaps]
         assert len(set(gaps)) == len(gaps)
         assert set(gaps) == verdict.gaps, f"{told.gaps} are not {verdict.gaps}"
         for key, gap in zip(gaps, told.gaps, strict=True):
-            assert self._cause(gap.cause) in self.expected.gap_causes[key]
+            assert self._causes(gap.cause, path) & self.expected.gap_causes[key]
         self._check_values(told)
 
-    def _cause(self, failure: Failure) -> Cause:
+    def _causes(self, failure: Failure, parent: Path) -> set[Cause]:
+        """The causes in the reference's words that it may be: a deadline is like any attempt."""
         names = {domain.name: domain.id for domain in self.plan.domains}
-        return Cause(failure.kind, failure.type, names[failure.domain], failure.path)
+        types = {failure.type}
+        if failure.type == DEADLINE_EXCEEDED:
+            slow = [call for call, path in self._too_slow if path == (*parent, *failure.path)]
+            types = {failed_type(failure.kind, call) for call in slow}
+        domain = names[failure.domain]
+        return {Cause(failure.kind, type, domain, failure.path) for type in types}
 
     def _check_values(self, told: ParentCompleted) -> None:
         """The outputs are there, now and until the rows are released."""

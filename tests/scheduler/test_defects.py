@@ -1,4 +1,4 @@
-"""The simulation notices defects: each of `defects.py` within a bounded number of examples."""
+"""The simulation notices each defect of `defects.py` and `worker_defects.py` in a few examples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 from rayorch_prefect.program import Plan
-from tests.scheduler.defects import DEFECTS
 from tests.scheduler.recipes import Recipe, build, numbered_recipe
 from tests.scheduler.test_state_machine import simulate
+from tests.scheduler.worker_defects import DEFECTS
 
 MOST_EXAMPLES = 300
 # A defect shows as a broken assertion or a crash of the Scheduler; these would be the patch's own.

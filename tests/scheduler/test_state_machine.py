@@ -53,6 +53,8 @@ class Tally:
     skipped: int = 0
     forgotten: int = 0
     taken_back: int = 0
+    deadlines: int = 0
+    row_deadlines: int = 0
 
     def add(self, plan: Plan, met: Statistics) -> None:
         self.examples += 1
@@ -65,6 +67,8 @@ class Tally:
         self.skipped += met.skipped
         self.forgotten += met.forgotten
         self.taken_back += met.taken_back
+        self.deadlines += met.deadlines
+        self.row_deadlines += met.row_deadlines
 
 
 def simulate(plan: Plan, recipe: Recipe, breach: float = 0.0) -> Statistics:
@@ -115,6 +119,7 @@ def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     assert tally.skipped
     assert tally.forgotten
     assert tally.taken_back
+    assert tally.deadlines > tally.row_deadlines > 0
 
 
 @pytest.mark.parametrize("shard", range(2))

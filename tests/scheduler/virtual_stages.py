@@ -36,6 +36,8 @@ class Statistics:
 
     events: int = 0
     losses: int = 0
+    deadlines: int = 0
+    row_deadlines: int = 0
     failed_attempts: int = 0
     typed: int = 0
     late: int = 0
@@ -50,7 +52,7 @@ class Statistics:
 
     def eventful(self) -> bool:
         """Whether something did not go well: a loss, a retry or a typed failure."""
-        return bool(self.losses or self.failed_attempts or self.typed)
+        return bool(self.losses or self.deadlines or self.failed_attempts or self.typed)
 
 
 class VirtualStages:
@@ -92,9 +94,9 @@ class VirtualStages:
                 self.broken.add((number, row))
                 yield row, RowFailure(Kind.CONTRACT_ERROR, "ContractError", "a text")
 
-    def may_charge(self, sent: Sent) -> bool:
-        """Whether the one Grain of the batch can bear a charge, its own failures to come."""
-        key = (sent.order.call, sent.paths[0])
+    def may_charge(self, sent: Sent, row: int = 0) -> bool:
+        """Whether one Grain of the batch can bear a charge, its own failures to come."""
+        key = (sent.order.call, sent.paths[row])
         budget = self._budget(sent.order.call)
         to_come = self._attempts_to_come(*key)
         spent = self._charged.get(key, 0) + 1

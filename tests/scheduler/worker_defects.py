@@ -1,0 +1,127 @@
+"""Defects of how workers are ended and replaced, beside those of `defects.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rayorch_prefect.model.events import EndWorker
+from rayorch_prefect.scheduler.commit import Committer
+from rayorch_prefect.scheduler.core import Scheduler
+from rayorch_prefect.scheduler.workers import Flight, Workers
+from tests.scheduler.defects import DEFECTS, defect
+
+__all__ = ["DEFECTS"]
+
+# -- deadlines ------------------------------------------------------------------------------------
+
+
+@defect
+def the_row_at_the_limit_is_not_charged(patch: pytest.MonkeyPatch) -> None:
+    def uncharged(self: Committer, flight: Flight, row: int, failed: Any) -> None:
+        self.attempt(flight, failed, charge=False)
+
+    patch.setattr(Committer, "row_failed_alone", uncharged)
+
+
+@defect
+def the_neighbours_of_the_row_at_the_limit_are_charged(patch: pytest.MonkeyPatch) -> None:
+    def all_charged(self: Committer, flight: Flight, row: int, failed: Any) -> None:
+        for live in list(self._live_rows(flight)):
+            live[0].mb.grains.raise_generation(flight.call, live[1])
+            self._charge(flight, live, failed.type, failed.message, alone=True)
+        self._end(flight)
+
+    patch.setattr(Committer, "row_failed_alone", all_charged)
+
+
+@defect
+def the_row_at_the_limit_is_tried_with_others(patch: pytest.MonkeyPatch) -> None:
+    charge = Committer._charge
+
+    def in_company(self: Committer, *args: Any, alone: bool) -> None:
+        charge(self, *args, alone=False)
+
+    patch.setattr(Committer, "_charge", in_company)
+
+
+@defect
+def the_neighbours_of_the_row_at_the_limit_are_lost(patch: pytest.MonkeyPatch) -> None:
+    alone = Committer.row_failed_alone
+
+    def only(self: Committer, flight: Flight, row: int, failed: Any) -> None:
+        again = self._again
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(
+                self, "_again", lambda call, live, closed=True: closed and again(call, live)
+            )
+            alone(self, flight, row, failed)
+
+    patch.setattr(Committer, "row_failed_alone", only)
+
+
+@defect
+def a_batch_at_its_limit_is_charged_to_its_first_row(patch: pytest.MonkeyPatch) -> None:
+    attempt = Committer.attempt
+
+    def first(self: Committer, flight: Flight, failed: Any, *, charge: bool) -> None:
+        if failed.type == "DeadlineExceeded" and charge:
+            self.row_failed_alone(flight, 0, failed)
+        else:
+            attempt(self, flight, failed, charge=charge)
+
+    patch.setattr(Committer, "attempt", first)
+
+
+@defect
+def what_waits_behind_a_batch_at_its_limit_is_charged(patch: pytest.MonkeyPatch) -> None:
+    attempt = Committer.attempt
+
+    def charged(self: Committer, flight: Flight, failed: Any, *, charge: bool) -> None:
+        attempt(self, flight, failed, charge=charge or failed.type == "DeadlineExceeded")
+
+    patch.setattr(Committer, "attempt", charged)
+
+
+@defect
+def a_worker_at_its_limit_goes_on(patch: pytest.MonkeyPatch) -> None:
+    flush = Scheduler._flush
+
+    def spared(self: Scheduler) -> list[Any]:
+        return [one for one in flush(self) if not isinstance(one, EndWorker)]
+
+    patch.setattr(Scheduler, "_flush", spared)
+
+
+@defect
+def a_worker_at_its_limit_is_not_replaced(patch: pytest.MonkeyPatch) -> None:
+    start = Scheduler._start_worker
+
+    def never(self: Scheduler, pool: int) -> None:
+        if not self.counts.deadlines_passed:
+            start(self, pool)
+
+    patch.setattr(Scheduler, "_start_worker", never)
+
+
+@defect
+def a_deadline_of_a_batch_that_has_ended_counts(patch: pytest.MonkeyPatch) -> None:
+    flights: dict[int, Flight] = {}
+    take_off, passed = Workers.take_off, Scheduler._deadline_passed
+
+    def remember(self: Workers, flight: Flight) -> None:
+        flights[flight.batch] = flight
+        take_off(self, flight)
+
+    def apply(self: Scheduler, event: Any) -> None:
+        flight = flights[event.batch]
+        if event.batch not in self.workers.flights and event.worker in self.workers.pool_of:
+            pool = self.plan.calls[flight.call].pool
+            self.workers.lose(event.worker, pool)
+            self._start_worker(pool)
+        else:
+            passed(self, event)
+
+    patch.setattr(Workers, "take_off", remember)
+    patch.setattr(Scheduler, "_deadline_passed", apply)

@@ -107,6 +107,11 @@ class Calls:
         noted = self.path.read_text().splitlines() if self.path.exists() else []
         return [words[2] for words in (line.split(" ", 2) for line in noted) if words[1] == what]
 
+    def processes(self, what: str, child: str) -> set[int]:
+        """The ids of the processes that noted it of a child."""
+        noted = [line.split(" ", 2) for line in self.path.read_text().splitlines()]
+        return {int(pid) for pid, *words in noted if words == [what, child]}
+
     @property
     def starts(self) -> Counter[str]:
         """How often each child, as `A/3`, was begun."""

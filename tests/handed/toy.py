@@ -3,11 +3,13 @@
 A source holds `{"n": k}` and expands to children 0..k-1; a child stage notes each call in a file;
 the children's texts join in order and are published. What is to go wrong stands in the source
 too: `spoil` (ordinal, the child that reports GroupFailure), `die` (ordinal, `os._exit` or a
-signal's number, marker file), `wait_for` (an object the last child waits for).
+signal's number, marker file), `hang` (ordinal, `sleep` or `lock`: the interpreter's lock is held),
+`wait_for` (an object the last child waits for).
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -21,6 +23,7 @@ from rayorch_prefect.storage import S3Location
 from rayorch_prefect.storage.objects import get_object
 
 WAIT_SECONDS = 20.0
+HANG_SECONDS = 600
 
 
 class Split:
@@ -39,6 +42,7 @@ class Child:
         name, i = child["name"], child["i"]
         note(child, f"start {name}/{i}")
         die(child)
+        hang(child)
         time.sleep(child.get("pause", 0) * (child["n"] - i))
         if "wait_for" in child and i == child["n"] - 1:
             wait_for(child["wait_for"])
@@ -96,6 +100,13 @@ def die(child: dict[str, Any]) -> None:
     signal.pause()
 
 
+def hang(child: dict[str, Any]) -> None:
+    """Sleep for ten minutes, at every try."""
+    ordinal, how = child.get("hang", (None, ""))
+    if ordinal == child["i"]:
+        (time.sleep if how == "sleep" else ctypes.PyDLL(None).sleep)(HANG_SECONDS)
+
+
 def wait_for(uri: str) -> None:
     """Poll the store for the object; raises TimeoutError after 20 s."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
@@ -130,6 +141,11 @@ def _batchwise(batch_size: int, replicas: int) -> Program:
     return joined(stage(Whole, batch_size=batch_size, replicas=replicas)())
 
 
+def _limited(batch_size: int) -> Program:
+    child = stage(Child, rowwise=True, batch_size=batch_size, row_limit_s=3, retry_budget=2)
+    return joined(child())
+
+
 def _answering(batch_size: int, of: int, results: int) -> Program:
     return joined(stage(Whole, batch_size=batch_size)(of, results))
 
@@ -139,6 +155,8 @@ _SHAPES = ((1, 1), (1, 2), (2, 1), (3, 1), (4, 1), (5, 2), (7, 1), (16, 2))
 # Found by name, like `tests.handed.toy:rowwise.b5r2`: batch size 5, 2 replicas.
 rowwise = SimpleNamespace(**{f"b{b}r{r}": _rowwise(b, r) for b, r in _SHAPES})
 batchwise = SimpleNamespace(**{f"b{b}r{r}": _batchwise(b, r) for b, r in _SHAPES})
+# `limited.b9`: batch size 9, a row limit of 3 s, one retry.
+limited = SimpleNamespace(b1=_limited(1), b9=_limited(9))
 # `answering.b6of6as5`: batch size 6; a batch of 6 rows is answered with 5 results.
 answering = SimpleNamespace(
     **{f"b{b}of{of}as{n}": _answering(b, of, n) for b, of, n in ((6, 6, 5), (6, 6, 7), (3, 1, 0))}

@@ -8,12 +8,13 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from rayorch_prefect.binding.night import Night
-from rayorch_prefect.binding.opening import open_night
+from rayorch_prefect.binding.opening import flow_run_name, open_night
 from rayorch_prefect.binding.progress import logged_progress
 from rayorch_prefect.binding.registry import opened
 from rayorch_prefect.binding.selection import NoSources
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.binding.upload_tasks import UploadTask
+from rayorch_prefect.errors import OwnedElsewhere
 from rayorch_prefect.flows.microbatch import run_microbatch
 from rayorch_prefect.program import Program
 from rayorch_prefect.tasks.manifest import write_last_part
@@ -40,6 +41,7 @@ async def run_night(
     working_dir: str | None = None,
     runtime_env: dict[str, Any] | None = None,
     upload_task: str | UploadTask | None = None,
+    lease_seconds: float = 60.0,
 ) -> tuple[State[Any], NightSummary]:
     """Run a night inside an async flow of one's own; its final state and its numbers.
 
@@ -59,6 +61,11 @@ async def run_night(
     `runtime_env` what else Ray gives them; Prefect shows parameters, so no secrets in it.
     `upload_task`, a Prefect task or `module:attribute`, uploads in place of ours: it gets a
     WholeParent and returns an Artifact, or several, for what it stored.
+
+    One run at a time owns a (destination, program): a second one ends as Failed named
+    OwnedElsewhere, its message naming the owner, and takes no source. It takes over from an owner
+    that died `lease_seconds` after its last heartbeat, or at once where its process can be seen
+    to have ended.
 
     Raises UsageError or ProgramError for an argument or Program that will not do, StoreError if
     the store refuses the listing, the ledger or the manifest.
@@ -83,9 +90,14 @@ async def run_night(
         working_dir=working_dir,
         runtime_env=runtime_env,
         upload_task=upload_task,
+        lease_seconds=lease_seconds,
     )
     with opened(night):
-        return await _whole(night)
+        try:
+            async with night.owned(flow_run_name()):
+                return await _whole(night)
+        except OwnedElsewhere as error:
+            return night.without_sources(error), night.summary()
 
 
 async def _whole(night: Night) -> tuple[State[Any], NightSummary]:
@@ -124,11 +136,12 @@ async def nightly(
     working_dir: str | None = None,
     runtime_env: dict[str, Any] | None = None,
     upload_task: str | None = None,
+    lease_seconds: float = 60.0,
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.
 
     Completed; Completed named PartiallyCompleted (or DryRun); or Failed under the gravest kind's
-    name (or NoSources).
+    name (or NoSources, or OwnedElsewhere).
     """
     state, _ = await run_night(
         program,
@@ -150,5 +163,6 @@ async def nightly(
         working_dir=working_dir,
         runtime_env=runtime_env,
         upload_task=upload_task,
+        lease_seconds=lease_seconds,
     )
     return state

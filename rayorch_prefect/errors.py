@@ -4,6 +4,8 @@ ProgramError    the program's declaration or a stage's broken contract
 StageError      what user code inside a stage did (typed failures are values, not errors)
 ClusterError    Ray, its nodes or their resources
 StoreError      the object store
+OwnedElsewhere  nobody's: another run is at work there
+LeaseLost       nobody's: this run was taken for dead
 UsageError      a wrong argument to this library or its command line
 InternalError   ours: please report it
 """
@@ -45,6 +47,14 @@ class SourceMissing(StoreError):
 
 class SourceChanged(StoreError):
     """A listed source has another ETag now than when it was listed."""
+
+
+class OwnedElsewhere(RayorchError):
+    """Another run owns the (destination, program); the message names it."""
+
+
+class LeaseLost(RayorchError):
+    """This run's lease on its (destination, program) has expired or is another run's."""
 
 
 class UsageError(RayorchError):

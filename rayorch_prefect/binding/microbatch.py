@@ -16,12 +16,24 @@ from prefect.states import Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
 from rayorch_prefect.binding.futures import Upload, final_states
-from rayorch_prefect.binding.publishing import STAGE, publish_and_record, upload_failure
+from rayorch_prefect.binding.publishing import (
+    STAGE,
+    is_lost,
+    plain,
+    publish_and_record,
+    upload_failure,
+)
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, paths
 from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.tallies import check_total, tally
 from rayorch_prefect.binding.upload_groups import UploadGroup, in_rounds, tries_of
-from rayorch_prefect.errors import EngineClosed, InternalError, RayorchError, StoreError
+from rayorch_prefect.errors import (
+    EngineClosed,
+    InternalError,
+    LeaseLost,
+    RayorchError,
+    StoreError,
+)
 from rayorch_prefect.execution.engine_run import Run
 from rayorch_prefect.execution.parent import Parent
 from rayorch_prefect.model.outcomes import Failure, Kind, ParentOutcome
@@ -51,6 +63,7 @@ class Microbatch:
         self.positions = positions
         self.part_written = False
         self._waiting: dict[int, Parent] = {}
+        self._events: asyncio.Queue[Event] | None = None
         self._recording: list[asyncio.Task[None]] = []
 
     @property
@@ -82,6 +95,11 @@ class Microbatch:
         if self.night.reason:
             self.leave_unprocessed(self.night.reason)
         check_total(tally(self.rows), len(self.positions), f"microbatch {self.index}")
+
+    def stop(self, error: RayorchError) -> None:
+        """Take no more parents, on the flow's loop: what is open is not processed for `error`."""
+        if self._events is not None:
+            self._events.put_nowait(error)
 
     def upload(self, ordinals: Sequence[int]) -> State[Any] | dict[str, Any]:
         """Publish COMPLETED parents, each by itself, and record them; runs in a task's thread.
@@ -170,6 +188,7 @@ class Microbatch:
     async def _follow(self, sources: list[Source], uploads: UploadGroup) -> None:
         """Take the parents in the order in which the Engine completes them."""
         events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events = events
         run = self._start(sources, events)
         try:
             for _ in sources:
@@ -204,7 +223,7 @@ class Microbatch:
     async def _record(self, row: Row) -> None:
         try:
             await asyncio.to_thread(self.night.shelf.record, row)
-        except StoreError as error:
+        except (StoreError, LeaseLost) as error:
             # The outcome stands without its record: the next run merely computes it again.
             get_run_logger().warning(
                 "%s is %s but not in the ledger: %s", row.source.key, row.outcome.value, error
@@ -217,8 +236,8 @@ class Microbatch:
     def _upload_failed(
         self, ordinal: int, row: Row, error: Exception, failure: Failure
     ) -> State[Any]:
-        if isinstance(error, (EngineClosed, CancelledError)):
-            reason = f"its upload was cut off: {error}"
+        if isinstance(error, (EngineClosed, CancelledError)) or is_lost(error):
+            reason = f"its upload was cut off: {plain(error)}"
             self._settle(ordinal, not_processed(row.source, reason))
             return Failed(message=reason, data=error)
         self._settle(ordinal, row.as_failed(failure, time.time()))

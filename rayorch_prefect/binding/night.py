@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 from prefect.client.schemas.objects import State
@@ -14,19 +16,21 @@ from prefect.states import Completed, Failed
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
 from rayorch_prefect.binding.microbatch import Microbatch
 from rayorch_prefect.binding.orders import Order, what_next
+from rayorch_prefect.binding.ownership import Claim, owning
 from rayorch_prefect.binding.publishing import Shelf
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed
-from rayorch_prefect.binding.selection import NoSources, select
+from rayorch_prefect.binding.selection import select
 from rayorch_prefect.binding.states import judge, to_state
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
 from rayorch_prefect.binding.upload_tasks import UploadTask
-from rayorch_prefect.errors import EngineClosed, RayorchError
+from rayorch_prefect.errors import EngineClosed, LeaseLost, RayorchError
 from rayorch_prefect.execution.cluster import own_sigterm
 from rayorch_prefect.execution.engine import Engine
 from rayorch_prefect.execution.metrics import EngineMetrics
 from rayorch_prefect.program import Program
-from rayorch_prefect.storage import Source, manifest_location, probe, write_part
+from rayorch_prefect.storage import Source, StoreFeatures, manifest_location, probe, write_part
+from rayorch_prefect.storage.owner import Owner
 
 RunChild = Callable[[Microbatch], Awaitable[State[Any]]]
 
@@ -91,7 +95,48 @@ class Night:
         """
         if self.order.dry_run:
             return "the store is not probed in a dry run"
-        return probe(self.order.destination).describe()
+        return self.features.describe()
+
+    @cached_property
+    def features(self) -> StoreFeatures:
+        """What the destination's store honours. Raises StoreError."""
+        return probe(self.order.destination)
+
+    @asynccontextmanager
+    async def owned(self, run_name: str) -> AsyncIterator[None]:
+        """Own the (destination, program) inside, as flow run `run_name`; a dry run does not.
+
+        Raises OwnedElsewhere, naming the run that owns it; UsageError if two runs cannot be kept
+        apart; StoreError.
+        """
+        if self.order.dry_run:
+            yield
+            return
+        features = await asyncio.to_thread(lambda: self.features)
+        claim = Claim(
+            self.order.destination,
+            self.shelf.program,
+            Owner(self.id, run_name),
+            self.order.lease_seconds,
+            features.conditional_create and features.conditional_update,
+        )
+        async with owning(claim, self._on_lost(asyncio.get_running_loop())) as lease:
+            self.shelf = replace(self.shelf, fence=lease.fence())
+            yield
+
+    def _on_lost(self, loop: asyncio.AbstractEventLoop) -> Callable[[LeaseLost], None]:
+        def lost(error: LeaseLost) -> None:
+            # The loop may be closed already: then nothing is left to stop.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(partial(self.stop, error))
+
+        return lost
+
+    def stop(self, error: RayorchError) -> None:
+        """Begin nothing more, on the flow's loop: what is open is not processed for `error`."""
+        self.broke(error)
+        for batch in self.microbatches:
+            batch.stop(error)
 
     def plan(self) -> dict[str, int]:
         """Choose the sources and cut microbatches of those that run; the counts.
@@ -195,8 +240,11 @@ class Night:
             return Completed(message=f"no sources under {self.order.source}")
         return to_state(judge(counts, self.order.failure_policy, self.next(counts)))
 
-    def without_sources(self, error: NoSources) -> State[Any]:
-        """The state of a night that found nothing to read: a wrong prefix must be noticed."""
+    def without_sources(self, error: RayorchError) -> State[Any]:
+        """The state of a night that took no source: nothing to read, or another run's to do.
+
+        It is named by the error: what was asked for has not been done, and that must be noticed.
+        """
         self.ended_at = time.monotonic()
         return Failed(name=type(error).__name__, message=str(error), data=error)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
 from rayorch_prefect.binding.loading import load_program
@@ -27,7 +28,7 @@ def open_night(program: str | Program, source: str, destination: str, **settings
     """
     order = order_of(program, source, destination, **settings)
     task = loaded_task(settings.get("upload_task"), order.working_dir)
-    return Night(_flow_run_id(), loaded(program, order.working_dir), order, task)
+    return Night(str(_flow_run().id), loaded(program, order.working_dir), order, task)
 
 
 def order_of(
@@ -64,10 +65,15 @@ def _name(program: Program) -> str:
     return "" if "<" in path or path.startswith("__main__") else path
 
 
-def _flow_run_id() -> str:
+def flow_run_name() -> str:
+    """The name of the current flow run. Raises UsageError outside of one."""
+    return _flow_run().name
+
+
+def _flow_run() -> FlowRun:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         raise UsageError(
             "a night runs inside a Prefect flow: await run_night(...) in an async @flow"
         )
-    return str(context.flow_run.id)
+    return context.flow_run

@@ -15,6 +15,8 @@ from rayorch_prefect.storage import S3Location, refuse_nested
 UPLOAD_RUNNERS = ("threads", "ray")
 """Where upload task runs go: threads of the flow's process, or Ray workers."""
 
+SHORTEST_LEASE = 4.0
+
 _COUNTS = ("microbatch_size", "max_active_microbatches", "upload_workers", "upload_group", "limit")
 
 
@@ -31,7 +33,8 @@ class Order:
     run; `force` ignores the ledger; `dry_run` only plans; `allow_empty` takes an empty prefix.
     `working_dir` is a folder of modules that Ray brings to its workers, `runtime_env` what else
     it gives them. `upload_task` names a task that uploads in place of ours (`module:attribute`,
-    empty for a Task object without a name).
+    empty for a Task object without a name). Another run may take over `lease_seconds` after this
+    one's last sign of life.
     """
 
     program: str
@@ -53,6 +56,7 @@ class Order:
     working_dir: str | None = None
     runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
     upload_task: str | None = None
+    lease_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         """Raises UsageError, naming the setting and what would be right."""
@@ -69,6 +73,11 @@ class Order:
             raise UsageError(
                 f"upload_group is {self.upload_group}; expected 1 with an upload task of your "
                 "own, which gets one parent a task run"
+            )
+        if self.lease_seconds < SHORTEST_LEASE:
+            raise UsageError(
+                f"lease_seconds is {self.lease_seconds:g}; expected at least {SHORTEST_LEASE:g}, "
+                "as stores tell the time in whole seconds"
             )
         if self.failure_policy < 0:
             raise UsageError(

@@ -54,6 +54,7 @@ class OwnUploads:
         night = self._batch.night
         index = self._batch.positions[ordinal]
         try:
+            await asyncio.to_thread(night.shelf.require_owned)
             whole = WholeParent(parent, index, row.missing, night.order.destination)
             state = await self._state(whole, name)
             end = await self._end(state, row, night.shelf)

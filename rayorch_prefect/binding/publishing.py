@@ -6,36 +6,47 @@ import time
 from dataclasses import dataclass, replace
 
 from rayorch_prefect.binding.rows import Row, entry_of_row
-from rayorch_prefect.errors import ProgramError
+from rayorch_prefect.errors import LeaseLost, ProgramError
 from rayorch_prefect.model.outcomes import Failure, Kind
-from rayorch_prefect.storage import Artifact, Ledger, S3Location, publish
+from rayorch_prefect.storage import Artifact, Fence, Ledger, S3Location, publish
 
 STAGE = "publish"
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Where the outputs and records of one program's runs go; small and picklable."""
+    """Where the outputs and records of one program's runs go; small and picklable.
+
+    `fence` guards what a run that owns the place writes there.
+    """
 
     destination: S3Location
     program: str
     fingerprint: str
+    fence: Fence | None = None
 
     @property
     def ledger(self) -> Ledger:
         return Ledger(self.destination, self.program, self.fingerprint)
 
+    def require_owned(self) -> None:
+        """Raises LeaseLost if the run does not own the place any more, StoreError."""
+        if self.fence is not None:
+            self.fence.check()
+
     def record(self, row: Row) -> None:
-        """Put the row into the ledger. Raises StoreError."""
+        """Put the row into the ledger. Raises LeaseLost, StoreError."""
+        self.require_owned()
         self.ledger.record(entry_of_row(row, self.fingerprint))
 
 
 def publish_and_record(value: object, shelf: Shelf, row: Row) -> Row:
     """Store the parent's artifacts, then its ledger entry; the row with the artifacts.
 
-    The entry comes last, so that a rerun trusts it. Raises StoreError, or ProgramError for a
-    value that cannot be published.
+    The entry comes last, so that a rerun trusts it. Raises StoreError, LeaseLost, or ProgramError
+    for a value that cannot be published.
     """
+    shelf.require_owned()
     published = publish(value, shelf.destination, row.source.key)
     done = as_published(row, published.artifacts)
     shelf.record(done)
@@ -47,13 +58,22 @@ def as_published(row: Row, artifacts: tuple[Artifact, ...]) -> Row:
     return replace(row, artifacts=artifacts, finished=time.time())
 
 
+def plain(raised: BaseException) -> BaseException:
+    """What an actor raised, without its traceback as text around it."""
+    cause = getattr(raised, "cause", None)
+    return cause if isinstance(cause, BaseException) else raised
+
+
+def is_lost(raised: BaseException) -> bool:
+    """Whether an upload was refused because the run does not own the place any more."""
+    return isinstance(plain(raised), LeaseLost)
+
+
 def upload_failure(
     raised: BaseException, domain: str, attempts: int, stage: str = STAGE
 ) -> Failure:
     """Why a parent's upload failed for good; a value of the wrong sort is the program's defect."""
-    # What an actor raised comes with its traceback as text around the plain error.
-    cause = getattr(raised, "cause", None)
-    error = cause if isinstance(cause, BaseException) else raised
+    error = plain(raised)
     of_program = isinstance(error, ProgramError)
     return Failure(
         kind=Kind.CONTRACT_ERROR if of_program else Kind.UPLOAD_FAILED,

@@ -55,6 +55,7 @@ _SETTINGS = (
     "working_dir",
     "runtime_env",
     "upload_task",
+    "lease_seconds",
 )
 
 

@@ -2,6 +2,7 @@
 
 from rayorch_prefect.storage.encoding import encode
 from rayorch_prefect.storage.keys import output_key
+from rayorch_prefect.storage.lease import Fence
 from rayorch_prefect.storage.ledger import Ledger, LedgerEntry, Subtraction, subtract
 from rayorch_prefect.storage.listing import list_sources, refuse_empty
 from rayorch_prefect.storage.locations import S3Location, refuse_nested
@@ -19,6 +20,7 @@ from rayorch_prefect.storage.source import Source
 
 __all__ = [
     "Artifact",
+    "Fence",
     "Ledger",
     "LedgerEntry",
     "ManifestRow",

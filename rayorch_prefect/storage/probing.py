@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _CONTENT = b"written by rayorch-prefect to see what this store honours; may be removed"
 _METADATA = {"rayorch-probe": "kept"}
+_OTHER_ETAG = f'"{"0" * 32}"'
 _ATTEMPTS = 2
 _REFUSED = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 
@@ -36,6 +37,7 @@ class StoreFeatures:
     """What one store does of what not every S3 server does; True only if it was seen.
 
     conditional_create  IfNoneMatch: a PUT to a key that exists is refused, to a new one taken
+    conditional_update  IfMatch: a PUT over another ETag is refused, over the right one taken
     conditional_read    IfMatch: a GET with another ETag is refused, with the right one answered
     awkward_keys        a key with an empty segment (`a//b`) is taken and listed byte for byte
     metadata_case       names of metadata come back in the case they were sent
@@ -44,6 +46,7 @@ class StoreFeatures:
 
     endpoint: str
     conditional_create: bool
+    conditional_update: bool
     conditional_read: bool
     awkward_keys: bool
     metadata_case: bool
@@ -64,7 +67,7 @@ class StoreFeatures:
 def probe(location: S3Location, timeout: float = 10.0) -> StoreFeatures:
     """See what the store of `location` honours, under `<location>_rayorch/probe/<random>/`.
 
-    Some fifteen small requests; what was written is removed again. A request is given up after
+    Some twenty small requests; what was written is removed again. A request is given up after
     `timeout` seconds and tried twice. Raises StoreError, with what to do, if the store does not
     take, list, give back and remove even a plain object; UsageError for AWS_* settings that make
     no client.
@@ -78,6 +81,7 @@ def probe(location: S3Location, timeout: float = 10.0) -> StoreFeatures:
         features = StoreFeatures(
             endpoint=without_secrets(client.meta.endpoint_url),
             conditional_create=bench.sees_conditional_create(),
+            conditional_update=bench.sees_conditional_update(),
             conditional_read=bench.sees_conditional_read(),
             awkward_keys=bench.sees_awkward_keys(),
             metadata_case=bench.sees_metadata_case(),
@@ -124,11 +128,16 @@ class _Bench:
 
         return create() == "" and create() in _REFUSED
 
+    def sees_conditional_update(self) -> bool:
+        def update(etag: str) -> str:
+            sent = {"Body": _CONTENT, "Metadata": _METADATA, "IfMatch": etag}
+            return self._answer("update", "put", "plain", **sent)
+
+        return update(_OTHER_ETAG) in _REFUSED and update(self._etag_of_plain()) == ""
+
     def sees_conditional_read(self) -> bool:
-        with explained("read", self._uri("plain")):
-            etag = self.client.head_object(**self._at("plain"))["ETag"]
-        right = self._answer("read", "get", "plain", IfMatch=etag)
-        wrong = self._answer("read", "get", "plain", IfMatch=f'"{"0" * 32}"')
+        right = self._answer("read", "get", "plain", IfMatch=self._etag_of_plain())
+        wrong = self._answer("read", "get", "plain", IfMatch=_OTHER_ETAG)
         return right == "" and wrong in _REFUSED
 
     def sees_awkward_keys(self) -> bool:
@@ -149,6 +158,10 @@ class _Bench:
         for key in self._keys():
             with explained("remove", self.folder.uri_of(key)):
                 self.client.delete_object(Bucket=self.folder.bucket, Key=key)
+
+    def _etag_of_plain(self) -> str:
+        with explained("read", self._uri("plain")):
+            return self.client.head_object(**self._at("plain"))["ETag"]
 
     def _answer(self, action: str, method: str, name: str, **fields: Any) -> str:
         """How the store answers: "" for yes, else its code. Raises StoreError for no answer."""

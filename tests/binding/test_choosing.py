@@ -93,7 +93,7 @@ async def test_an_unknown_key_is_refused(bucket: Bucket, run_nightly: RunNightly
         await ended.state.aresult()
     assert "no source 'a.json', 'in/b.json' under" in str(told.value)
     assert "such as 'in/a.json'" in str(told.value)
-    assert bucket.keys("out/") == []
+    assert bucket.keys("out/") == ["out/_rayorch/joined/lease.json"]
 
 
 async def test_force_runs_what_the_ledger_settles(bucket: Bucket, run_nightly: RunNightly) -> None:
@@ -122,7 +122,7 @@ async def test_an_empty_prefix_is_noticed_unless_allowed(
     assert (ended.state.name, ended.state.is_failed()) == ("NoSources", True)
     assert ended.message == (
         f"no object under {bucket.source}, expected sources there; "
-        f"check the prefix: s3://{bucket.name}/ holds inn/"
+        f"check the prefix: s3://{bucket.name}/ holds inn/, out/"
     )
     assert (allowed.state.name, allowed.state.is_completed()) == ("Completed", True)
     assert allowed.message == f"no sources under {bucket.source}"

@@ -17,6 +17,7 @@ SEEN = {
     "moto": StoreFeatures(
         endpoint="",
         conditional_create=True,
+        conditional_update=True,
         conditional_read=True,
         awkward_keys=True,
         metadata_case=True,
@@ -25,6 +26,7 @@ SEEN = {
     "rclone": StoreFeatures(
         endpoint="",
         conditional_create=False,
+        conditional_update=False,
         conditional_read=False,
         awkward_keys=False,
         metadata_case=False,
@@ -52,7 +54,8 @@ def test_a_whole_bucket_can_be_probed(bucket: str) -> None:
 
 def test_the_description_is_one_line() -> None:
     assert SEEN["moto"].describe() == (
-        "store  honours: conditional create, conditional read, awkward keys, metadata case; "
+        "store  honours: conditional create, conditional update, conditional read, awkward keys, "
+        "metadata case; "
         "not honoured, so not relied on: checksums"
     )
     assert "honours: nothing optional; not honoured" in SEEN["rclone"].describe()

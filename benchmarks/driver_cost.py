@@ -94,7 +94,7 @@ class InstantBackend:
     def send(self, worker: int, batch: int, message: BatchMessage) -> None:
         """Answer with chunks of the right shape."""
         output = self._lists(message) if message.call == 0 else _values(message)
-        self.told.append(BatchReply(worker, batch, RowsReply(message.rows, (output,), {}, False)))
+        self.told.append(BatchReply(worker, batch, RowsReply(message.rows, (output,), {}, 0)))
 
     def _lists(self, message: BatchMessage) -> ReturnedOutput:
         shapes = tuple(next(self._counts) for _ in range(message.rows))
@@ -124,6 +124,10 @@ class InstantBackend:
     def keep(self, data: Any) -> Any:
         """Nothing is large here."""
         return data
+
+    def unstored(self, returned: Sequence[Any]) -> str | None:
+        """Nothing is large here."""
+        return None
 
 
 def _values(message: BatchMessage) -> ReturnedOutput:

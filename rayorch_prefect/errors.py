@@ -37,6 +37,10 @@ class DoesNotFit(ClusterError):
     """A stage asks for resources that no node of the cluster has."""
 
 
+class ObjectStoreFull(ClusterError):
+    """Neither Ray's object store nor the disk behind it takes a value."""
+
+
 class StoreError(RayorchError):
     """The object store refused, failed or answered something unexpected."""
 

@@ -83,7 +83,7 @@ def _encoded(
 ) -> Reply:
     packed = 0
     outputs: list[ReturnedOutput] = []
-    large = False
+    large_bytes = 0
     for column in results.columns:
         chunks: list[ReturnedChunk] = []
         for values in _cut(column, message.cuts, contract.chunk_rows):
@@ -91,13 +91,13 @@ def _encoded(
                 chunk = encode(values)
             except Exception as error:
                 return _unpicklable(values, error)
-            large = large or chunk.large is not None
+            large_bytes += 0 if chunk.large is None else chunk.size
             chunks.append(_placed(chunk, returns, packed))
             packed += chunk.large is not None
         shapes = None if column.shapes is None else tuple(column.shapes)
         mask = None if column.mask is None else bytes(column.mask)
         outputs.append(ReturnedOutput(tuple(chunks), shapes, mask))
-    return RowsReply(message.rows, tuple(outputs), results.failures, large)
+    return RowsReply(message.rows, tuple(outputs), results.failures, large_bytes)
 
 
 def _unpicklable(values: Sequence[Any], error: Exception) -> ContractBreach:
@@ -124,7 +124,7 @@ def _placed(chunk: EncodedChunk, returns: LargeReturns, packed: int) -> Returned
 
 def _cut(column: Column, cuts: Sequence[int], longest: int) -> Iterator[list[Any]]:
     """Values in chunks: cut where groups (or rows of lists) end, and at `longest`."""
-    borders = list(cuts) if column.shapes is None else _row_ends(column.shapes)
+    borders = list(cuts) if column.shapes is None else row_ends(column.shapes)
     start = 0
     for border in (*borders, len(column.values)):
         while start < border:
@@ -133,7 +133,8 @@ def _cut(column: Column, cuts: Sequence[int], longest: int) -> Iterator[list[Any
             start = end
 
 
-def _row_ends(shapes: Sequence[Shape]) -> list[int]:
+def row_ends(shapes: Sequence[Shape]) -> list[int]:
+    """Where the elements of each row of lists end."""
     ends: list[int] = []
     total = 0
     for shape in shapes:

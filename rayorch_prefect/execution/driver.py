@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from rayorch_prefect.errors import RayorchError, StageStartError
+from rayorch_prefect.errors import ObjectStoreFull, RayorchError, StageStartError
 from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.blocks import Blocks
 from rayorch_prefect.execution.codec import EncodedChunk
@@ -54,7 +54,7 @@ from rayorch_prefect.model.events import (
     WorkerReady,
 )
 from rayorch_prefect.model.outcomes import ParentOutcome
-from rayorch_prefect.model.reports import OutputReport, Report, RowsReport
+from rayorch_prefect.model.reports import AttemptFailed, OutputReport, Report, RowsReport
 from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.scheduler.core import Scheduler
 
@@ -152,7 +152,14 @@ class Backend(Protocol):
         ...
 
     def keep(self, data: Any) -> Any:
-        """Store a large chunk that came in a reply; returns a reference to a list with it."""
+        """Store a large chunk that came in a reply; returns a reference to a list with it.
+
+        Raises ObjectStoreFull.
+        """
+        ...
+
+    def unstored(self, returned: Sequence[Any]) -> str | None:
+        """Why one of these large returns was not stored; None if all were."""
         ...
 
 
@@ -226,10 +233,27 @@ class Driver:
             self._tell(number, owner, self.error)
             return number
         self._owners[number] = owner
-        first = self.blocks.store([(1, self._row_data(chunk)) for chunk in described.chunks])
+        stored, refused = self._rows_stored(described)
+        first = self.blocks.store([(1, data) for data in stored])
         source = OutputReport(first, len(described.chunks), described.shapes, described.mask)
-        self._apply(SourceAdmitted(number, len(rows), source, described.invalid))
+        invalid = (*described.invalid, *refused.items())
+        self._apply(SourceAdmitted(number, len(rows), source, invalid))
         return number
+
+    def _rows_stored(self, described: DescribedRows) -> tuple[list[Any], dict[int, str]]:
+        """The data of each source value, and the rows that the object store did not take."""
+        stored: list[Any] = []
+        refused: dict[int, str] = {}
+        for index, chunk in enumerate(described.chunks):
+            try:
+                data = self._row_data(chunk)
+            except ObjectStoreFull as error:
+                # The others go on; such a row is refused, and its values are let go unread.
+                data = b""
+                said = f"{chunk.size} bytes that could not be stored: {error}"
+                refused[described.row_of(index)] = said
+            stored.append(data)
+        return stored, refused
 
     def _row_data(self, chunk: EncodedChunk) -> Any:
         if chunk.small is not None:
@@ -317,10 +341,25 @@ class Driver:
             return reply
         flight = self.scheduler.workers.flights.get(message.batch)
         if flight is not None:
-            self._wants_large[flight.call] = reply.large
+            self._wants_large[flight.call] = reply.large_bytes > 0
             self.busy_s[flight.call] += reply.busy_s
-        outputs = tuple(self._store_output(output, message.large) for output in reply.outputs)
+        try:
+            self._require_stored(reply, message.large)
+            outputs = tuple(self._store_output(output, message.large) for output in reply.outputs)
+        except ObjectStoreFull as error:
+            said = f"the {reply.large_bytes} bytes that it returned could not be stored: {error}"
+            return AttemptFailed(type(error).__name__, said)
         return RowsReport(reply.rows, outputs, reply.failures, reply.skipped)
+
+    def _require_stored(self, reply: RowsReply, large: Sequence[Any]) -> None:
+        used = {
+            chunk.large_return
+            for output in reply.outputs
+            for chunk in output.chunks
+            if chunk.data is None
+        }
+        if used and (problem := self._backend.unstored([large[i] for i in sorted(used)])):
+            raise ObjectStoreFull(problem)
 
     def _store_output(self, output: ReturnedOutput, large: Sequence[Any]) -> OutputReport:
         chunks = [(chunk.n, self._chunk_data(chunk, large)) for chunk in output.chunks]

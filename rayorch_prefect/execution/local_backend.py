@@ -108,6 +108,10 @@ class LocalBackend:
         """Store a large chunk."""
         return _Held([data])
 
+    def unstored(self, returned: Sequence[Any]) -> str | None:
+        """Memory takes all, or ends this process."""
+        return None
+
     def step(self) -> BackendMessage | None:
         """Run one batch, or say what has become of a start; None when there is nothing."""
         if self._started:

@@ -80,12 +80,12 @@ class ReturnedOutput:
 
 @dataclass(frozen=True, slots=True)
 class RowsReply:
-    """The stage returned. `large` says that some chunk was large."""
+    """The stage returned. `large_bytes` is the size of its large chunks, 0 if there are none."""
 
     rows: int
     outputs: tuple[ReturnedOutput, ...]
     failures: Mapping[int, RowFailure]
-    large: bool
+    large_bytes: int
     skipped: tuple[int, ...] = ()
     busy_s: float = 0.0
 

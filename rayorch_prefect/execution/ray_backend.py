@@ -16,7 +16,8 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayorch_prefect.errors import StageStartError
+from rayorch_prefect.errors import ObjectStoreFull, StageStartError
+from rayorch_prefect.execution import object_store
 from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.driver import (
     BackendMessage,
@@ -127,6 +128,9 @@ class RayBackend:
             reply = future.result()
             if not isinstance(reply, TakenBack):
                 self._tell(BatchReply(worker, batch, reply, large))
+        elif (problem := object_store.full(error)) is not None:
+            said = f"what it returned could not be stored: {problem}"
+            self._tell(BatchReply(worker, batch, AttemptFailed(ObjectStoreFull.__name__, said)))
         elif isinstance(error, RayTaskError):
             failed = AttemptFailed(type(error).__name__, short(error))
             self._tell(BatchReply(worker, batch, failed))
@@ -167,8 +171,12 @@ class RayBackend:
         self._tell(WorkerIsAt(worker, batch, place))
 
     def keep(self, data: Any) -> Any:
-        """Put a large chunk into Ray's object store."""
-        return ray.put([data])
+        """Put a large chunk into Ray's object store. Raises ObjectStoreFull."""
+        return object_store.put([data])
+
+    def unstored(self, returned: Sequence[Any]) -> str | None:
+        """Why one of these large returns is not in the object store; None if all are."""
+        return object_store.unstored(returned)
 
     def discard(self, worker: int) -> None:
         """End a worker at once, even in a call that holds the interpreter's lock."""

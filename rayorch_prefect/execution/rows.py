@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.execution.batch import row_ends
 from rayorch_prefect.execution.codec import EncodedChunk, encode
 from rayorch_prefect.execution.messages import CallContract
 from rayorch_prefect.execution.stage_runner import Column, check_value, describe
@@ -23,6 +25,10 @@ class DescribedRows:
     shapes: tuple[Shape, ...] | None
     mask: bytes | None
     invalid: tuple[tuple[int, str], ...]
+
+    def row_of(self, chunk: int) -> int:
+        """The row that a chunk is of."""
+        return chunk if self.shapes is None else bisect_right(row_ends(self.shapes), chunk)
 
 
 def describe_rows(plan: Plan, rows: Sequence[Any]) -> DescribedRows:

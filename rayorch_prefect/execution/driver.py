@@ -345,10 +345,14 @@ class Driver:
             self.busy_s[flight.call] += reply.busy_s
         try:
             self._require_stored(reply, message.large)
-            outputs = tuple(self._store_output(output, message.large) for output in reply.outputs)
+            kept = [self._kept(output, message.large) for output in reply.outputs]
         except ObjectStoreFull as error:
             said = f"the {reply.large_bytes} bytes that it returned could not be stored: {error}"
             return AttemptFailed(type(error).__name__, said)
+        outputs = tuple(
+            OutputReport(self.blocks.store(chunks), output.slots, output.shapes, output.mask)
+            for output, chunks in zip(reply.outputs, kept, strict=True)
+        )
         return RowsReport(reply.rows, outputs, reply.failures, reply.skipped)
 
     def _require_stored(self, reply: RowsReply, large: Sequence[Any]) -> None:
@@ -361,9 +365,8 @@ class Driver:
         if used and (problem := self._backend.unstored([large[i] for i in sorted(used)])):
             raise ObjectStoreFull(problem)
 
-    def _store_output(self, output: ReturnedOutput, large: Sequence[Any]) -> OutputReport:
-        chunks = [(chunk.n, self._chunk_data(chunk, large)) for chunk in output.chunks]
-        return OutputReport(self.blocks.store(chunks), output.slots, output.shapes, output.mask)
+    def _kept(self, output: ReturnedOutput, large: Sequence[Any]) -> list[tuple[int, Any]]:
+        return [(chunk.n, self._chunk_data(chunk, large)) for chunk in output.chunks]
 
     def _chunk_data(self, chunk: ReturnedChunk, large: Sequence[Any]) -> Any:
         if chunk.data is None:

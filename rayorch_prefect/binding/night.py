@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
@@ -45,7 +46,8 @@ class Night:
     """The state that one nightly flow run shares with its child flows and tasks.
 
     `rows[i]` is what became of `sources[i]`, None while that is open. Tasks write to it from
-    their threads, one row each. `upload_task` uploads in place of ours.
+    their threads, one row each. `upload_task` uploads in place of ours. `waiting` says what the
+    Engine's start waits for, empty if it does not.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Night:
         self.first_upload_at: float | None = None
         self.ended_at: float | None = None
         self.planned = ""
+        self.waiting = ""
         self.reason = _DRY_RUN_REASON if order.dry_run else ""
         self.metrics: EngineMetrics | None = None
         self._engine: Engine | None = None
@@ -164,6 +167,7 @@ class Night:
             address=self.order.ray_address,
             appliers=self.order.upload_workers,
             runtime_env=self.order.worker_environment(),
+            on_wait=partial(self._waits, get_run_logger()),
         )
         try:
             await _entered(engine)
@@ -171,6 +175,8 @@ class Night:
             self.broke(error)
             yield
             return
+        finally:
+            self.waiting = ""
         self._engine = engine
         try:
             yield
@@ -178,6 +184,11 @@ class Night:
             self.metrics = engine.metrics
             self._engine = None
             await asyncio.to_thread(engine.__exit__, None, None, None)
+
+    def _waits(self, run_logger: Any, text: str) -> None:
+        """What the Engine's start waits for: to the run's log, and for whoever shows progress."""
+        self.waiting = text
+        run_logger.warning("%s", text)
 
     async def run_microbatches(self, run_child: RunChild) -> None:
         """Run every microbatch as a child flow, at most `max_active_microbatches` at a time."""

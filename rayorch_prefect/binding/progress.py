@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def progress_line(night: Night) -> str:
-    """Sources settled so far by row outcome, and grains committed per stage."""
+    """Sources settled so far by row outcome, grains per stage, or what the start waits for."""
     counts = night.tally()
     parts = [f"{counts.published} of {len(night.sources)} published", f"{counts.failed} failed"]
     parts += [f"{counts.dropped} dropped"] if counts.dropped else []
@@ -26,6 +26,8 @@ def progress_line(night: Night) -> str:
     if metrics is not None:
         grains = " ".join(f"{call.stage} {call.grains}" for call in metrics.calls)
         parts.append(f"grains: {grains}")
+    if night.waiting:
+        parts.append(night.waiting)
     return ", ".join(parts)
 
 

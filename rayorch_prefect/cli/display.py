@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.progress import progress_line, repeated
@@ -114,6 +115,8 @@ class Display:
 
 
 def _stages(night: Night) -> RenderableType:
+    if night.waiting:
+        return Text(night.waiting)
     metrics = night.live_metrics()
     if metrics is None:
         return "starting workers" if night.microbatches else "nothing to run"

@@ -46,7 +46,8 @@ class Engine:
 
     Entering it connects to Ray (the process's own, `address`, RAY_ADDRESS, or a local one that
     it starts) and returns when every worker is ready. `appliers` is the number of actors that
-    `apply` spreads over; `start_timeout` bounds, in seconds, the wait for workers. All its
+    `apply` spreads over; `start_timeout` bounds, in seconds, the wait for workers; what is waited
+    for is told to `on_wait` from time to time, by default to the log. All its
     workers have Ray's `runtime_env`; with a Ray that the process had initialised before, it
     cannot name local folders. With two `batches_at_worker` the next batch waits at its worker, so
     that the worker need not wait for the driver; with one it comes when the worker idles.
@@ -65,6 +66,7 @@ class Engine:
         start_timeout: float = 300.0,
         runtime_env: Mapping[str, Any] | None = None,
         batches_at_worker: int = 2,
+        on_wait: Callable[[str], None] = logger.warning,
     ) -> None:
         if batches_at_worker not in (1, 2):
             raise UsageError(f"batches_at_worker is 1 or 2, not {batches_at_worker!r}")
@@ -74,6 +76,7 @@ class Engine:
         self._address = address
         self._appliers_wanted = appliers
         self._start_timeout = start_timeout
+        self._on_wait = on_wait
         self._runtime_env = dict(runtime_env or {})
         self._own_ray = False
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -125,13 +128,16 @@ class Engine:
     def _wait_ready(self) -> None:
         end = time.monotonic() + self._start_timeout
         while not self._ready.wait(min(WAIT_NOTICE_S, max(0.0, end - time.monotonic()))):
-            waiting = self._waiting_for()
-            if time.monotonic() >= end:
+            waiting, left = self._waiting_for(), end - time.monotonic()
+            if left <= 0:
                 raise ClusterError(
                     f"workers were not ready within {self._start_timeout:g} s: {waiting}; "
                     "the cluster may be full: see `ray status`"
                 )
-            logger.warning("waiting for resources: %s", waiting)
+            self._on_wait(
+                f"waiting for resources: {waiting}; given up in {left:.0f} s "
+                f"of {self._start_timeout:g}"
+            )
         if self._live_driver.error is not None:
             raise self._live_driver.error
 

@@ -15,6 +15,8 @@ from rayorch_prefect.binding.registry import find_night
 @task(name="plan", task_run_name="plan", cache_policy=NO_CACHE, persist_result=False)
 async def plan_night(night: str) -> dict[str, Any]:
     """Probe the store, list the sources, subtract the ledger, cut microbatches; counts of each."""
-    planned = find_night(night)
-    get_run_logger().info("%s", await asyncio.to_thread(planned.probe))
+    planned, run_logger = find_night(night), get_run_logger()
+    run_logger.info("%s", await asyncio.to_thread(planned.probe))
+    if planned.left:
+        run_logger.warning("%s", planned.left)
     return await asyncio.to_thread(planned.plan)

@@ -75,6 +75,7 @@ class Night:
         self.ended_at: float | None = None
         self.planned = ""
         self.waiting = ""
+        self.left = ""
         self.reason = _DRY_RUN_REASON if order.dry_run else ""
         self.metrics: EngineMetrics | None = None
         self._engine: Engine | None = None
@@ -94,10 +95,12 @@ class Night:
     def probe(self) -> str:
         """See what the destination's store honours; one line. Raises StoreError.
 
-        A dry run writes nothing, so it does not look.
+        What the probe had to leave there is in `left`. A dry run writes nothing, so it does not
+        look.
         """
         if self.order.dry_run:
             return "the store is not probed in a dry run"
+        self.left = self.features.left
         return self.features.describe()
 
     @cached_property

@@ -165,6 +165,8 @@ def _print_end(
         for line in summary_lines(night.summary()):
             print(line)
         print(f"outputs        {night.order.destination}")
+        if night.left:
+            print(f"left           {night.left}")
         page = server.flow_run_page(night.id) if server else url_for("flow-run", night.id)
         print(f"Prefect UI     {page}")
     if error is None:

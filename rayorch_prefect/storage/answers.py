@@ -15,8 +15,8 @@ from rayorch_prefect.storage.redaction import shown_cause, without_secrets
 
 _NO_S3 = "is AWS_ENDPOINT_URL the address of an S3 server?"
 _MAY_NOT = (
-    "the credentials may not do this: ask for s3:ListBucket, s3:GetObject, s3:PutObject and "
-    "s3:DeleteObject on this place"
+    "the credentials may not do this: ask for s3:ListBucket, s3:GetObject, s3:PutObject on this "
+    "place"
 )
 _REGION = "the bucket is in another region: set AWS_REGION to the bucket's"
 _SCHEME = "does AWS_ENDPOINT_URL begin with the right one of http:// and https://?"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from base64 import b64encode
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,8 @@ class StoreFeatures:
     awkward_keys        a key with an empty segment (`a//b`) is taken and listed byte for byte
     metadata_case       names of metadata come back in the case they were sent
     checksums           a PUT whose content does not fit its SHA-256 checksum is refused
+
+    `left` says what the probe could not remove again, and why; empty where nothing stayed.
     """
 
     endpoint: str
@@ -51,10 +53,11 @@ class StoreFeatures:
     awkward_keys: bool
     metadata_case: bool
     checksums: bool
+    left: str = ""
 
     def describe(self) -> str:
         """One line for the log: the endpoint, what is honoured and what is not."""
-        seen = {name: value for name, value in asdict(self).items() if name != "endpoint"}
+        seen = {name: value for name, value in asdict(self).items() if isinstance(value, bool)}
         words = {name: name.replace("_", " ") for name in seen}
         honoured = ", ".join(words[name] for name, value in seen.items() if value)
         ignored = ", ".join(words[name] for name, value in seen.items() if not value)
@@ -68,8 +71,9 @@ def probe(location: S3Location, timeout: float = 10.0) -> StoreFeatures:
     """See what the store of `location` honours, under `<location>_rayorch/probe/<random>/`.
 
     Some twenty small requests; what was written is removed again. A request is given up after
-    `timeout` seconds and tried twice. Raises StoreError, with what to do, if the store does not
-    take, list, give back and remove even a plain object; UsageError for AWS_* settings that make
+    `timeout` seconds and tried twice. Nothing else here removes objects, so a store that does not
+    let us is no error: `left` names what stays. Raises StoreError, with what to do, if the store
+    does not take, list and give back even a plain object; UsageError for AWS_* settings that make
     no client.
     """
     s3_client()  # so that errors can name the endpoint
@@ -92,8 +96,7 @@ def probe(location: S3Location, timeout: float = 10.0) -> StoreFeatures:
         with suppress(StoreError):
             bench.clear()
         raise
-    bench.clear()
-    return features
+    return replace(features, left=bench.cleared())
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +156,23 @@ class _Bench:
         other = b64encode(sha256(b"something else").digest()).decode()
         return self._answer("write", "put", "sum", Body=_CONTENT, ChecksumSHA256=other) != ""
 
+    def cleared(self) -> str:
+        """Remove what was written; what stays and why, if it may not. Raises StoreError."""
+        keys = self._keys()
+        try:
+            self._remove(keys)
+        except StoreError as error:
+            return (
+                f"{len(keys)} small objects stay under {self.folder}, which may be removed: {error}"
+            )
+        return ""
+
     def clear(self) -> None:
         """Remove what was written. Raises StoreError."""
-        for key in self._keys():
+        self._remove(self._keys())
+
+    def _remove(self, keys: list[str]) -> None:
+        for key in keys:
             with explained("remove", self.folder.uri_of(key)):
                 self.client.delete_object(Bucket=self.folder.bucket, Key=key)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from typing import Any
 
 import pytest
 
 from rayorch_prefect.binding.futures import flow_state
-from rayorch_prefect.binding.prefect_server import PrefectServer
+from rayorch_prefect.binding.prefect_server import PrefectServer, wait_until
 from rayorch_prefect.errors import RayorchError, StoreError, UsageError
 from rayorch_prefect.flows.nightly import nightly
 from rayorch_prefect.storage import client as client_module
@@ -17,7 +18,8 @@ from rayorch_prefect.storage import read_manifest
 from rayorch_prefect.storage.client import s3_client
 from rayorch_prefect.workloads.samples import pdf_bytes
 from tests.binding.conftest import Ended, RunNightly
-from tests.services import Bucket, S3Server, on_stores
+from tests.binding.test_night import ask
+from tests.services import Bucket, S3Server, on_moto, on_stores
 from tests.stores import SECRET_KEY
 
 DOCUMENTS = "rayorch_prefect.workloads.documents:documents"
@@ -69,6 +71,25 @@ async def test_no_permission(
         assert isinstance(error, StoreError)
         assert "ask for s3:ListBucket, s3:GetObject, s3:PutObject" in str(error)
     assert bucket.keys("out/in/") == []
+
+
+@on_moto
+async def test_no_permission_to_delete_is_enough_for_a_night(
+    bucket: Bucket, s3_server: S3Server, prefect_server: PrefectServer, run_nightly: RunNightly
+) -> None:
+    bucket.put_sources(a={"n": 1})
+    with s3_server.refusing("DELETE", f"/{bucket.name}", (403, "AccessDenied")):
+        ended = await run_nightly()
+    assert ended.state.name == "Completed", ended.message
+
+    def warnings() -> list[str]:
+        body = {"logs": {"level": {"ge_": logging.WARNING}}}
+        logs = ask(prefect_server, "/logs/filter", body)
+        return [log["message"] for log in logs if bucket.name in log["message"]]
+
+    assert wait_until(lambda: len(warnings()) > 0, 20)
+    [warning] = warnings()
+    assert f"small objects stay under s3://{bucket.name}/out/_rayorch/probe/" in warning
 
 
 @pytest.mark.parametrize("bucket", ["rclone"], indirect=True)

@@ -143,7 +143,7 @@ def test_no_permission_is_never_read_as_absent(
 ) -> None:
     endpoint = odd_server(answering(status=403, code=code))
     told = failing(use)
-    assert "ask for s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject" in told
+    assert "ask for s3:ListBucket, s3:GetObject, s3:PutObject on this place" in told
     assert endpoint in told
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,17 +68,31 @@ def test_a_missing_bucket_is_told(s3: S3Client, s3_store: Store) -> None:
         probe(S3Location("no-such-bucket", "out/"))
 
 
-@pytest.mark.parametrize(
-    ("method", "said"), [("PUT", "write"), ("GET", "read"), ("DELETE", "remove")]
-)
+@pytest.mark.parametrize(("method", "said"), [("PUT", "write"), ("GET", "read")])
 def test_what_a_store_must_do_and_refuses_is_told(
     outgoing: S3Location, proxy: FaultProxy, method: str, said: str
 ) -> None:
     probe(outgoing)
     proxy.on(method, answer=(403, "AccessDenied"))
-    wanted = rf"{said} {outgoing}_rayorch/probe/.*AccessDenied.*s3:DeleteObject on this place"
+    wanted = rf"{said} {outgoing}_rayorch/probe/.*AccessDenied.*s3:PutObject on this place"
     with pytest.raises(StoreError, match=wanted):
         probe(outgoing)
+
+
+def test_what_may_not_be_removed_is_named_and_no_error(
+    bucket: str, outgoing: S3Location, proxy: FaultProxy
+) -> None:
+    whole = probe(outgoing)
+    assert whole.left == ""
+    proxy.on("DELETE", answer=(403, "AccessDenied"))
+
+    features = probe(outgoing)
+
+    assert replace(features, left="") == whole
+    stays = [source.key for source in list_sources(S3Location(bucket))]
+    folder = stays[0].rpartition("/")[0].removesuffix("/")
+    assert f"{len(stays)} small objects stay under s3://{bucket}/{folder}/, which" in features.left
+    assert "AccessDenied" in features.left
 
 
 @pytest.mark.parametrize("s3_store", ["rclone"], indirect=True)

@@ -24,6 +24,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from rayorch_prefect.binding import server_child
 from rayorch_prefect.errors import RayorchError
 from rayorch_prefect.storage.redaction import without_secrets
 
@@ -63,7 +64,8 @@ class PrefectServer:
     """A server of its own, with its database and log under `home`.
 
     `home` None keeps Prefect's own home, so that runs stay listed from one start to the next.
-    Use it as a context manager, or `start()` and `stop()`.
+    Use it as a context manager, or `start()` and `stop()`. It ends with this process, also where
+    this process is killed.
     """
 
     def __init__(self, home: Path | None = None) -> None:
@@ -102,7 +104,8 @@ class PrefectServer:
                 env=self._environment(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
+                # Held open by us alone: the server ends when it is closed, however we end.
+                stdin=subprocess.PIPE,
                 # Ctrl-C is for the flow: the server must live to record how the run ended.
                 start_new_session=True,
             )
@@ -123,10 +126,13 @@ class PrefectServer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
     def _command(self) -> list[str]:
         serve = ["server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
-        return [sys.executable, "-m", "prefect", *serve]
+        # By its path, and without that path's folder among those of modules.
+        return [sys.executable, "-P", server_child.__file__, *serve]
 
     def _environment(self) -> dict[str, str]:
         kept = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
-from rayorch_prefect.binding.prefect_server import PrefectServer, ServerNotStarted
+from rayorch_prefect.binding.prefect_server import PrefectServer, ServerNotStarted, wait_until
 
 
 def test_a_server_that_ends_at_once_shows_its_last_words(
@@ -28,3 +30,34 @@ def test_a_server_keeps_to_its_home_and_is_gone_after_stop(tmp_path: Path) -> No
     assert (tmp_path / "prefect.db").exists()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{server.api_url}/health", trust_env=False)
+
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from rayorch_prefect.binding.prefect_server import PrefectServer
+server = PrefectServer(Path(sys.argv[1]))
+server.start()
+print(server.api_url, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_server_ends_with_its_starter_though_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STARTER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        api_url = starter.stdout.readline().strip()
+        httpx.get(f"{api_url}/health", trust_env=False).raise_for_status()
+        starter.kill()
+
+    assert wait_until(lambda: not listens(api_url), 30.0)
+
+
+def listens(api_url: str) -> bool:
+    try:
+        httpx.get(f"{api_url}/health", trust_env=False)
+    except httpx.HTTPError:
+        return False
+    return True

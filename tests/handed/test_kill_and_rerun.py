@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -69,6 +68,7 @@ async def test_kill_and_rerun(
     before = {key.removeprefix("out/in/")[0] for key in objects(bucket)}
     owner = json.loads(bucket.get(LEASE))["owner"]
     calls_before = len(calls.lines("start"))
+    workers = pids_of(calls)
 
     told = await run_night("rowwise.b1r2", microbatch_size=4)
 
@@ -81,12 +81,12 @@ async def test_kill_and_rerun(
     assert dead.state == ("CRASHED", "Crashed")
     assert told.id in dead.message
     assert {state for state, _ in dead.children} <= {"CRASHED", "COMPLETED"}
-    eventually(lambda: not alive(pids_of(calls, calls_before)), 30.0)
+    eventually(lambda: not alive(workers), 30.0)
 
 
-def pids_of(calls: Calls, lines: int) -> set[int]:
-    """The processes that noted the first calls."""
-    return {int(line.split(" ", 1)[0]) for line in calls.path.read_text().splitlines()[:lines]}
+def pids_of(calls: Calls) -> set[int]:
+    """The processes that have noted calls."""
+    return {int(line.split(" ", 1)[0]) for line in calls.path.read_text().splitlines()}
 
 
 def alive(pids: set[int]) -> set[int]:

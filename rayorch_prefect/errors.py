@@ -17,6 +17,10 @@ class RayorchError(Exception):
     """Root of everything this package raises on purpose."""
 
 
+class UsageError(RayorchError):
+    """An argument is wrong; the message says which, and what would be right."""
+
+
 class ProgramError(RayorchError):
     """The declaration of a Program is refused; the message names file and line."""
 
@@ -45,6 +49,10 @@ class StoreError(RayorchError):
     """The object store refused, failed or answered something unexpected."""
 
 
+class BadBucketName(StoreError, UsageError):
+    """The store takes no bucket of this name, whether there is one or not."""
+
+
 class SourceMissing(StoreError):
     """A listed source is no longer there."""
 
@@ -59,10 +67,6 @@ class OwnedElsewhere(RayorchError):
 
 class LeaseLost(RayorchError):
     """This run's lease on its (destination, program) has expired or is another run's."""
-
-
-class UsageError(RayorchError):
-    """An argument is wrong; the message says which, and what would be right."""
 
 
 class ParentNotCompleted(UsageError):

@@ -1,8 +1,9 @@
 """`rayorch-prefect`: run a program as a night, or print its Plan.
 
-Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it failed or a store or
-cluster refused, 2 for a wrong argument (a prefix without sources too), 130 or 143 if it was
-interrupted or terminated.
+Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it failed or a store,
+cluster or Prefect server refused (a bucket that is not there too), 2 for what was asked wrongly: an
+argument, a name that no store takes, a Program that is none, a key or prefix without sources; 130
+or 143 if it was interrupted or terminated.
 """
 
 from __future__ import annotations

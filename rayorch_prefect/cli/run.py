@@ -18,7 +18,7 @@ os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_API_PORT
 from prefect.utilities.urls import url_for
 
 from rayorch_prefect.binding.futures import flow_state
@@ -107,6 +107,7 @@ def _api() -> Iterator[PrefectServer | None]:
         return
     print("PREFECT_API_URL is not set: starting a local Prefect server", flush=True)
     with PrefectServer() as server, using_api(server.api_url):
+        print(f"Prefect UI     {server.address} as long as this runs", flush=True)
         yield server
 
 
@@ -155,6 +156,14 @@ def _not_of_a_source(state: State[Any]) -> RayorchError | None:
     return None
 
 
+def _page(night_id: str, own: PrefectServer | None) -> str:
+    """Where the run is to be seen: our own server is about to end, its database stays."""
+    if own is None:
+        return str(url_for("flow-run", night_id))
+    later = f"http://127.0.0.1:{PREFECT_SERVER_API_PORT.value()}/runs/flow-run/{night_id}"
+    return f"the local server ends now; to look again: prefect server start, then {later}"
+
+
 def _print_end(
     state: State[Any],
     night: Night | None,
@@ -167,7 +176,6 @@ def _print_end(
         print(f"outputs        {night.order.destination}")
         if night.left:
             print(f"left           {night.left}")
-        page = server.flow_run_page(night.id) if server else url_for("flow-run", night.id)
-        print(f"Prefect UI     {page}")
+        print(f"Prefect UI     {_page(night.id, server)}")
     if error is None:
         print(f"{state.name}: {state.message}", flush=True)

@@ -9,7 +9,7 @@ from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from rayorch_prefect.errors import StoreError
+from rayorch_prefect.errors import BadBucketName, StoreError
 from rayorch_prefect.storage.client import endpoint
 from rayorch_prefect.storage.redaction import shown_cause, without_secrets
 
@@ -94,14 +94,18 @@ def error_code(error: ClientError) -> str:
 
 @contextmanager
 def explained(action: str, uri: str) -> Iterator[None]:
-    """Turn what boto3 raises inside into a StoreError: action, uri, cause and what to do."""
+    """Turn what boto3 raises inside into a StoreError: action, uri, cause and what to do.
+
+    BadBucketName is one that is the caller's own fault.
+    """
     try:
         yield
     except ClientError as error:
         code = error_code(error)
         said = error.response.get("Error", {}).get("Message", "")
         told = _sentence(action, uri, f"{code} {said}", _HINTS.get(code))
-        raise StoreError(told) from shown_cause(error)
+        kind = BadBucketName if code == "InvalidBucketName" else StoreError
+        raise kind(told) from shown_cause(error)
     except (BotoCoreError, ResponseParserError) as error:
         told = _sentence(action, uri, str(error), _hint_by_type(error))
         raise StoreError(told) from shown_cause(error)

@@ -11,7 +11,7 @@ from rayorch_prefect.binding.rows import Row
 from rayorch_prefect.cli.main import main
 from rayorch_prefect.model.outcomes import Failure, Kind
 from rayorch_prefect.storage import RowOutcome, S3Location, list_sources
-from tests.services import Bucket
+from tests.services import Bucket, S3Server
 
 PROGRAM = "tests.binding.programs:joined"
 
@@ -110,6 +110,25 @@ def test_a_prefect_api_that_does_not_answer_is_one_line(
     assert shown.startswith("rayorch-prefect run: no Prefect API answers at http://")
     assert "hidden" not in shown
     assert shown.count("\n") == 1
+
+
+def test_a_name_that_the_store_takes_for_no_bucket_is_a_wrong_argument(
+    bucket: Bucket, s3_server: S3Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with s3_server.refusing("GET", f"/{bucket.name}", (400, "InvalidBucketName")):
+        assert run(bucket, "--dry-run") == 2
+    shown = capsys.readouterr().err
+    assert "InvalidBucketName" in shown
+    assert "check the name of the bucket" in shown
+    assert shown.count("\n") == 1
+
+
+def test_no_rights_are_no_wrong_argument(
+    bucket: Bucket, s3_server: S3Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with s3_server.refusing("GET", f"/{bucket.name}", (403, "AccessDenied")):
+        assert run(bucket, "--dry-run") == 1
+    assert "AccessDenied" in capsys.readouterr().err
 
 
 def test_a_missing_bucket_is_one_line(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:

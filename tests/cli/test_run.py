@@ -53,16 +53,20 @@ def test_a_run_with_a_server_of_its_own(bucket: Bucket, ray_cluster: str, tmp_pa
     assert (lines["sources"], lines["published"], lines["failed"]) == ("3", "3", "0")
     assert lines["manifest"].startswith(f"{bucket.destination}_rayorch/joined/manifests/")
     assert lines["outputs"] == bucket.destination
-    assert "/v2/runs/flow-run/" in out
     assert "not all task runs" not in out
     assert out.splitlines()[-1].startswith("Completed: 3 sources: 3 published")
     # The server is gone, and its record holds the ends of all task runs.
-    address = next(word for word in out.split() if "/v2/runs/" in word)
-    assert not _listens(address)
+    pages = [line.split() for line in out.splitlines() if line.startswith("Prefect UI")]
+    assert not _listens(pages[0][2])
+    again = "http://127.0.0.1:4200/runs/flow-run/"
+    assert "the local server ends now; to look again: prefect server start, then" in out
+    night = pages[1][-1].removeprefix(again)
     with PrefectServer(tmp_path) as server:
         body = {"task_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
         runs = httpx.post(f"{server.api_url}/task_runs/filter", json=body, trust_env=False).json()
+        seen = httpx.get(f"{server.api_url}/flow_runs/{night}", trust_env=False)
     assert sum(run["name"].startswith("upload in/") for run in runs) == 3
+    assert seen.json()["state_name"] == "Completed"
 
 
 JOB = """

@@ -89,6 +89,8 @@ def _encoded(
         for values in _cut(column, message.cuts, contract.chunk_rows):
             try:
                 chunk = encode(values)
+            except MemoryError as error:
+                return AttemptFailed("MemoryError", f"packing the results: {short(error)}")
             except Exception as error:
                 return _unpicklable(values, error)
             large_bytes += 0 if chunk.large is None else chunk.size

@@ -62,6 +62,7 @@ class RayBackend:
         self._node = ray.get_runtime_context().get_node_id()
         self._next_worker = 0
         self._stages = [pool.stage for pool in plan.pools]
+        self._hints = [_hint(pool) for pool in plan.pools]
         self._specs = [ray.put(_pickled(plan, pool)) for pool in plan.pools]
         self._path = search_path()
         actor_class = worker_class()
@@ -135,7 +136,9 @@ class RayBackend:
             failed = AttemptFailed(type(error).__name__, short(error))
             self._tell(BatchReply(worker, batch, failed))
         else:
-            self._tell(WorkerIsLost(worker, self._pool_of[worker], WORKER_DIED, death(error)))
+            pool = self._pool_of[worker]
+            told = death(error) + self._hints[pool]
+            self._tell(WorkerIsLost(worker, pool, WORKER_DIED, told))
 
     def take_back(self, worker: int, batch: int) -> None:
         """Ask a worker not to start a batch; its answer is told."""
@@ -230,6 +233,12 @@ def _optioned(actor_class: Any, pool: Pool, runtime_env: Mapping[str, Any]) -> A
             f"stage {pool.stage}: Ray does not take its options (runtime_env, label_selector, "
             f"resources): {short(error)}"
         ) from error
+
+
+def _hint(pool: Pool) -> str:
+    if pool.memory_limit_mb is None:
+        return ""
+    return f" (memory_limit_mb={pool.memory_limit_mb}: native code that reaches it aborts)"
 
 
 def actor_options(pool: Pool, runtime_env: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayorch_prefect.execution.messages import CallContract
 from rayorch_prefect.execution.node_setup import NodeSetup
@@ -28,7 +28,9 @@ def build_order(plan: Plan, pool: Pool) -> BuildOrder:
     """The order for workers of a pool."""
     setup = NodeSetup.of(pool.stage, pool.node_setup)
     marks_rows = pool.row_limit_s is not None
-    return BuildOrder(stage_spec(pool), contracts(plan, pool.id), setup, marks_rows)
+    # Not in `stage_spec`: a worker inside the driver's process must not limit that.
+    stage = replace(stage_spec(pool), memory_limit_mb=pool.memory_limit_mb)
+    return BuildOrder(stage, contracts(plan, pool.id), setup, marks_rows)
 
 
 def stage_spec(pool: Pool) -> StageSpec:

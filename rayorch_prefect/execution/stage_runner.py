@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rayorch_prefect.execution.bars import Gate
+from rayorch_prefect.execution.memory import MemoryLimit
 from rayorch_prefect.execution.messages import CallContract
 from rayorch_prefect.model.failures import GroupFailure, TypedFailure
 from rayorch_prefect.model.outcomes import Kind
@@ -33,6 +35,7 @@ class StageSpec:
     kwargs: Mapping[str, Any]
     rowwise: bool
     outputs: int
+    memory_limit_mb: int | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +81,9 @@ class StageRunner:
         self._loop = asyncio.new_event_loop() if _is_async(built) else None
         self._call: Callable[..., Any] = built if self._loop is None else self._awaited(built)
         self._close = getattr(built, "close", None) if inspect.isclass(target) else None
+        limit = spec.memory_limit_mb
+        self._memory: Callable[[], AbstractContextManager[None]]
+        self._memory = nullcontext if limit is None else MemoryLimit(limit).held
 
     def close(self) -> None:
         """Let the stage put away what it holds; raises whatever its `close` raises."""
@@ -101,7 +107,8 @@ class StageRunner:
         """
         run = self._row_by_row if self._spec.rowwise else self._whole_batch
         try:
-            given = run(rows, columns, gate)
+            with self._memory():
+                given = run(rows, columns, gate)
             checked = _check(self._spec, contract, rows, given)
         except _Breach as broken:
             return broken.breach

@@ -99,6 +99,8 @@ def _limits(pool: Pool) -> Iterator[str]:
     for what, seconds in (("batch", pool.batch_limit_s), ("row", pool.row_limit_s)):
         if seconds is not None:
             yield f"at most {seconds:g} s a {what}"
+    if pool.memory_limit_mb is not None:
+        yield f"at most {pool.memory_limit_mb} MiB more than when built"
 
 
 def _reduce_line(plan: Plan, reduce: Reduce) -> str:

@@ -78,6 +78,7 @@ def _pool(number: int, used: ConfiguredStage) -> plan.Pool:
         retry_budget=settings.retry_budget,
         batch_limit_s=settings.batch_limit_s,
         row_limit_s=settings.row_limit_s,
+        memory_limit_mb=settings.memory_limit_mb,
         num_cpus=settings.num_cpus,
         num_gpus=settings.num_gpus,
         resources=settings.resources,

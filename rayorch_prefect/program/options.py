@@ -12,6 +12,9 @@ from typing import Any, NoReturn, TypedDict, cast
 from rayorch_prefect.program.refusal import refuse, shown
 from rayorch_prefect.program.targets import TargetHolder
 
+# With less, Ray's own threads in the worker run short.
+LEAST_MEMORY_MB = 256
+
 
 class StageOptions(TypedDict, total=False):
     """The keyword options of `stage(...)`.
@@ -35,6 +38,9 @@ class StageOptions(TypedDict, total=False):
                   ended and replaced, and the batch is an attempt that failed
     row_limit_s   seconds that a worker may take for one row, of row-wise stages only (default: no
                   limit); past them it is ended and replaced, and the attempt is that row's alone
+    memory_limit_mb  MiB that a worker may take while it works beyond what it had once it was built,
+                  at least 256 (default: no limit; kept on Linux). Past them Python code gets
+                  MemoryError, and native code that aborts ends its worker
     """
 
     batch_size: int
@@ -50,6 +56,7 @@ class StageOptions(TypedDict, total=False):
     retry_budget: int
     batch_limit_s: float | None
     row_limit_s: float | None
+    memory_limit_mb: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,7 @@ class Settings:
     retry_budget: int = 3
     batch_limit_s: float | None = None
     row_limit_s: float | None = None
+    memory_limit_mb: int | None = None
 
     def changed(self, stage: str, options: Mapping[str, Any]) -> Settings:
         """A copy with `options`; ProgramError names the stage, the option and what is right."""
@@ -114,6 +122,15 @@ def _seconds(stage: str, option: str, value: object) -> float | None:
     if not seconds:
         _bad(stage, option, value, "more than 0 seconds, or None (no limit)")
     return seconds
+
+
+def _memory(stage: str, option: str, value: object) -> int | None:
+    right = f"a whole number of at least {LEAST_MEMORY_MB} MiB, or None (no limit)"
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < LEAST_MEMORY_MB:
+        _bad(stage, option, value, right)
+    return value
 
 
 def _rowwise(stage: str, option: str, value: object) -> bool | None:
@@ -189,4 +206,5 @@ _CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
     "retry_budget": _count,
     "batch_limit_s": _seconds,
     "row_limit_s": _seconds,
+    "memory_limit_mb": _memory,
 }

@@ -157,7 +157,8 @@ class Pool:
     `target.resolve()` gives the class or function, on the driver and on a worker;
     `args`/`kwargs` are its constructor arguments.
     `retry_budget` counts the charged attempts of a Grain (1: never tried again).
-    `batch_limit_s` and `row_limit_s` are seconds at a worker (None: no limit).
+    `batch_limit_s` and `row_limit_s` are seconds at a worker, `memory_limit_mb` MiB beyond what it
+    had once it was built (None: no limit).
     """
 
     id: int
@@ -179,6 +180,7 @@ class Pool:
     node_setup: StageTarget | None = None
     batch_limit_s: float | None = None
     row_limit_s: float | None = None
+    memory_limit_mb: int | None = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from rayorch_prefect.workloads.pdf_text import (
 
 MAX_PAGES = 20_000
 MAX_MISSING = 0.5
+# The pages of hostile files take all that there is; the models of OCR need about 1.5 GB.
+MEMORY_LIMIT_MB = 2048
 
 
 class PagesOfOneDocument(Protocol):
@@ -153,10 +155,36 @@ def _section_text(text: str) -> str:
     return _BLOCK_START.sub(r"\\", lines) or "*(no text on this page)*"
 
 
-# Together they fit two CPUs.
-list_pages = stage(ListPages, rowwise=True, batch_size=4, replicas=1, num_cpus=0.25)
-read_pages = stage(ReadPage, rowwise=True, batch_size=16, replicas=2, num_cpus=0.25, outputs=3)
-read_scans = stage(ReadScan, rowwise=True, batch_size=2, replicas=1, num_cpus=1)
+# Together they fit two CPUs. A row may have to fetch its document; reading the largest page that
+# is rendered takes a CPU some 15 s.
+list_pages = stage(
+    ListPages,
+    rowwise=True,
+    batch_size=4,
+    replicas=1,
+    num_cpus=0.25,
+    row_limit_s=120,
+    memory_limit_mb=MEMORY_LIMIT_MB,
+)
+read_pages = stage(
+    ReadPage,
+    rowwise=True,
+    batch_size=16,
+    replicas=2,
+    num_cpus=0.25,
+    outputs=3,
+    row_limit_s=60,
+    memory_limit_mb=MEMORY_LIMIT_MB,
+)
+read_scans = stage(
+    ReadScan,
+    rowwise=True,
+    batch_size=2,
+    replicas=1,
+    num_cpus=1,
+    row_limit_s=30,
+    memory_limit_mb=MEMORY_LIMIT_MB,
+)
 assemble = stage(Assemble, rowwise=True, batch_size=8, replicas=1, num_cpus=0.25)
 
 

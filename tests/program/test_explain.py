@@ -8,7 +8,7 @@ from typing import Any
 from rayorch_prefect.program import F, Port, program, stage
 
 
-@stage(batch_size=1, replicas=2, batch_limit_s=60)
+@stage(batch_size=1, replicas=2, batch_limit_s=60, memory_limit_mb=512)
 class Render:
     def __call__(self, sources: Any) -> Any:
         return sources
@@ -78,7 +78,7 @@ Calls, in order
 
 Pools
   0 Render: 2 workers, 0.1 CPU each, 3 tries, Call #0
-      at most 60 s a batch
+      at most 60 s a batch, at most 512 MiB more than when built
   1 Read: 1 worker, 0.1 CPU + 1 GPU + 2 disk, 3 tries, Call #1
   2 tidy: 1 worker, 0.1 CPU, 1 try, shared by Calls #2, #3
       sets each node up once: gc:collect

@@ -97,6 +97,7 @@ def scaled(by: object = 1, **options: Any) -> str:
         {"node_setup": gc.collect},
         {"retry_budget": 1},
         {"batch_limit_s": 60},
+        {"memory_limit_mb": 512},
     ],
 )
 def test_physical_options_do_not_matter(options: dict[str, Any]) -> None:

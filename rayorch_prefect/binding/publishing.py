@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rayorch_prefect.binding.rows import Row, entry_of_row
-from rayorch_prefect.errors import LeaseLost, ProgramError
+from rayorch_prefect.errors import LeaseLost, ProgramError, StoreError
 from rayorch_prefect.model.outcomes import Failure, Kind
-from rayorch_prefect.storage import Artifact, Fence, Ledger, S3Location, publish
+from rayorch_prefect.storage import Artifact, Fence, Ledger, LedgerEntry, S3Location, publish
 
 STAGE = "publish"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,23 @@ class Shelf:
         """Raises LeaseLost if the run does not own the place any more, StoreError."""
         if self.fence is not None:
             self.fence.check()
+
+    def entries(self) -> Mapping[tuple[str, str], LedgerEntry]:
+        """The ledger's entries by (source URI, version or ETag); the owner compacts many of them.
+
+        Raises LeaseLost, StoreError.
+        """
+        ledger = self.ledger
+        contents = ledger.read()
+        if self.fence is not None and contents.worth_compacting:
+            try:
+                deleted = ledger.compact(contents, self.require_owned)
+            except StoreError as error:
+                logger.warning("the ledger was not compacted: %s", error)
+            else:
+                left = "" if deleted else "; without the right to delete, they stay beside it"
+                logger.info("%d ledger entries are now in one file%s", len(contents.held), left)
+        return ledger.entries_of(contents)
 
     def record(self, row: Row) -> None:
         """Put the row into the ledger. Raises LeaseLost, StoreError."""

@@ -97,14 +97,14 @@ class Selection:
 
 
 def select(order: Order, shelf: Shelf) -> Selection:
-    """List the sources, subtract the ledger and the limit; nothing is written.
+    """List the sources, subtract the ledger and the limit; only a run that owns the place writes.
 
     Raises NoSources for an empty prefix unless the order allows it, UsageError for a key of
     `only` that is not there, StoreError if the store refuses.
     """
     sources = _listed(order)
     # The ledger may be unreadable when it is to be ignored; a dry run shows what it holds.
-    entries = {} if order.force and not order.dry_run else shelf.ledger.load()
+    entries = {} if order.force and not order.dry_run else shelf.entries()
     settled = _settled({} if order.force else entries, sources, order.retry_failed)
     known = {uri for uri, _ in entries}
     chosen = [

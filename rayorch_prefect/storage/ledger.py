@@ -2,23 +2,37 @@
 
 `<destination>/_rayorch/<program>/ledger/<fingerprint16>/<hash>.json`, the hash of source URI,
 version or ETag, and fingerprint. Entries know nothing of slices: a new file among the sources
-changes no name here. Each entry is one flat self-contained row, and only `*.json` objects are
-read, so that Parquet files of compacted entries can be added beside them.
+changes no name here. Each entry is one flat self-contained row.
+
+Beside these loose entries lie Parquet files of compacted ones. Reading takes all: a loose entry
+goes before a compacted one, a file of a higher generation before another. So compacting may be
+broken off anywhere: the new file is stored, then older files and the loose entries that it holds
+are deleted, and where they cannot be, they stay in nobody's way.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from hashlib import sha256
+from typing import Any
 
 from rayorch_prefect.errors import StoreError, UsageError
 from rayorch_prefect.model.outcomes import Kind
-from rayorch_prefect.storage.client import MAX_CONNECTIONS
-from rayorch_prefect.storage.listing import list_keys
+from rayorch_prefect.storage.answers import explained
+from rayorch_prefect.storage.client import MAX_CONNECTIONS, s3_client
+from rayorch_prefect.storage.compacted import (
+    Held,
+    compacted_name,
+    from_parquet,
+    generation_of,
+    to_parquet,
+)
+from rayorch_prefect.storage.listing import list_sources
 from rayorch_prefect.storage.locations import S3Location
 from rayorch_prefect.storage.objects import Artifact, get_object, put_object
 from rayorch_prefect.storage.row_outcomes import RowOutcome
@@ -29,6 +43,12 @@ _FORMAT = 1
 _RECORDED = (RowOutcome.PUBLISHED, RowOutcome.FAILED, RowOutcome.DROPPED)
 # The failures that running again cannot change: the row itself is at fault.
 _OF_THE_ROW = (Kind.RECORD_FAILURE, Kind.GROUP_FAILURE)
+
+COMPACT_AT = 1000
+"""From how many loose entries on they are compacted."""
+
+_DELETED_AT_ONCE = 200
+_READINGS = 3
 
 EntryKey = tuple[str, str]
 
@@ -89,7 +109,13 @@ class LedgerEntry:
         record = json.loads(content)
         if record.pop("format") != _FORMAT:
             raise ValueError("written by another version of this package")
-        _check_fields(record)
+        return cls.from_fields(record)
+
+    @classmethod
+    def from_fields(cls, plain: Mapping[str, Any]) -> LedgerEntry:
+        """The entry of these plain fields. Raises as `from_json` does."""
+        _check_fields(plain)
+        record = dict(plain)
         record["outcome"] = RowOutcome(record["outcome"])
         record["kind"] = None if record["kind"] is None else Kind(record["kind"])
         record["artifacts"] = tuple(Artifact(**artifact) for artifact in record["artifacts"])
@@ -101,6 +127,24 @@ def _check_fields(record: Mapping[str, object]) -> None:
     expected = {each.name for each in fields(LedgerEntry)}
     if record.keys() != expected:
         raise ValueError(f"fields {sorted(record.keys() ^ expected)} are missing or unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerContents:
+    """What lies in a ledger's folder.
+
+    `held` is each entry by its key as a loose object; `files` are the keys of compacted files,
+    `loose` those of loose entries, of which `unread` stood in no file and were read one by one.
+    """
+
+    held: dict[str, Held]
+    files: tuple[str, ...]
+    loose: tuple[str, ...]
+    unread: int
+
+    @property
+    def worth_compacting(self) -> bool:
+        return self.unread >= COMPACT_AT
 
 
 Settled = tuple[Source, LedgerEntry]
@@ -142,12 +186,69 @@ class Ledger:
     def load(self) -> dict[EntryKey, LedgerEntry]:
         """All entries, by (source URI, version or ETag).
 
-        Raises StoreError naming the object that is not a readable entry.
+        Raises StoreError naming the object that is not readable.
         """
-        keys = [key for key in list_keys(self.location) if key.endswith(".json")]
+        return self.entries_of(self.read())
+
+    def entries_of(self, contents: LedgerContents) -> dict[EntryKey, LedgerEntry]:
+        """The entries of this fingerprint: the folder carries sixteen characters of it only."""
+        held = (each.entry for each in contents.held.values())
+        return {entry.key: entry for entry in held if entry.fingerprint == self.fingerprint}
+
+    def read(self) -> LedgerContents:
+        """All that lies in the ledger's folder. Raises StoreError as `load` does."""
+        for _ in range(_READINGS):
+            contents = self._read_all()
+            if contents is not None:
+                return contents
+        raise StoreError(f"ledger {self.location} changes while it is read: run again")
+
+    def _read_all(self) -> LedgerContents | None:
+        """None if something has gone since it was listed: then it is elsewhere, if not deleted."""
+        found = {each.key: each.etag for each in list_sources(self.location)}
+        files = sorted(key for key in found if generation_of(key) is not None)
+        held: dict[str, Held] = {}
+        for file in files:
+            entries = self._read_compacted(file)
+            if entries is None:
+                return None
+            held |= entries
+        loose = {key: etag for key, etag in found.items() if key.endswith(".json")}
+        unread = [key for key in loose if key not in held or held[key].etag != loose[key]]
         with ThreadPoolExecutor(min(16, MAX_CONNECTIONS), "ledger") as pool:
-            entries = list(pool.map(self._read, keys))
-        return {entry.key: entry for entry in entries if entry and self._is_ours(entry)}
+            for key, entry in zip(unread, pool.map(self._read, unread), strict=True):
+                if entry is None:
+                    return None
+                held[key] = Held(entry, loose[key])
+        return LedgerContents(held, tuple(files), tuple(loose), len(unread))
+
+    def compact(self, contents: LedgerContents, still_owned: Callable[[], None]) -> bool:
+        """Store all of `contents` as one file; whether what it holds could be deleted elsewhere.
+
+        Only for the run that owns the ledger, while nothing else of it records; `still_owned`
+        raises if it does not any more. Raises StoreError if the file cannot be stored.
+        """
+        still_owned()
+        generation = 1 + max((generation_of(key) or 0 for key in contents.files), default=0)
+        name = compacted_name(generation, uuid.uuid4().hex)
+        content = to_parquet(contents.held.values())
+        key = f"{self.location.prefix}{name}"
+        put_object(self.location, key, content, "application/vnd.apache.parquet")
+        return self._delete([*contents.files, *contents.loose], still_owned)
+
+    def _delete(self, keys: list[str], still_owned: Callable[[], None]) -> bool:
+        def delete(key: str) -> None:
+            with explained("remove", self.location.uri_of(key)):
+                s3_client().delete_object(Bucket=self.location.bucket, Key=key)
+
+        with ThreadPoolExecutor(min(16, MAX_CONNECTIONS), "ledger") as pool:
+            for start in range(0, len(keys), _DELETED_AT_ONCE):
+                still_owned()
+                try:
+                    list(pool.map(delete, keys[start : start + _DELETED_AT_ONCE]))
+                except StoreError:
+                    return False
+        return True
 
     def subtract(self, sources: Iterable[Source], retry_failed: bool = False) -> Subtraction:
         """Load the ledger and take from `sources` what needs no run; keeps their order.
@@ -164,7 +265,7 @@ class Ledger:
     def _read(self, key: str) -> LedgerEntry | None:
         content = get_object(self.location, key)
         if content is None:
-            return None  # deleted since the listing: as if it had never been recorded
+            return None
         try:
             return LedgerEntry.from_json(content)
         except (ValueError, TypeError, KeyError, AttributeError, UsageError) as error:
@@ -173,9 +274,22 @@ class Ledger:
                 "object and run again, its source is then computed again"
             ) from error
 
-    def _is_ours(self, entry: LedgerEntry) -> bool:
-        # The folder carries sixteen characters of the fingerprint only.
-        return entry.fingerprint == self.fingerprint
+    def _read_compacted(self, key: str) -> dict[str, Held] | None:
+        """The entries of one file, by the key that each has as a loose one."""
+        content = get_object(self.location, key)
+        if content is None:
+            return None
+        try:
+            held = [
+                Held(LedgerEntry.from_fields(plain), etag)
+                for plain, etag in zip(*from_parquet(content), strict=True)
+            ]
+        except (ValueError, TypeError, KeyError, AttributeError, OSError, UsageError) as error:
+            raise StoreError(
+                f"ledger file {self.location.uri_of(key)} is not readable: {error}; delete that "
+                "object and run again, the sources in it are then computed again"
+            ) from error
+        return {self._name(each.entry): each for each in held}
 
 
 def subtract(

@@ -38,7 +38,8 @@ async def microbatch(night: str, index: int, count: int, first: str, last: str) 
             await batch.run(uploads.start)
     else:
         await batch.run(lambda ordinals, keys: upload.submit(night, index, ordinals, keys))
-    await write_part(night, index)
+    if not batch.night.stop.reason:  # else the night's own part has these rows too
+        await write_part(night, index)
     await batch.publish_table()
     return batch.state()
 

@@ -7,11 +7,13 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
+from rayorch_prefect.binding.cancelling import outermost, until_ended
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import flow_run_name, open_night
 from rayorch_prefect.binding.progress import logged_progress
 from rayorch_prefect.binding.registry import opened
 from rayorch_prefect.binding.selection import NoSources
+from rayorch_prefect.binding.stopping import ignore_late_sigterm
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.binding.upload_tasks import UploadTask
 from rayorch_prefect.errors import OwnedElsewhere
@@ -67,6 +69,10 @@ async def run_night(
     that died `lease_seconds` after its last heartbeat, or at once where its process can be seen
     to have ended.
 
+    Cancelled in any way (at Prefect, by SIGTERM or Ctrl-C, or as an asyncio task), it puts
+    everything away and returns a Cancelled state; only at the end of a time limit
+    (`timeout_seconds`) CancelledError goes on to who set the limit.
+
     Raises UsageError or ProgramError for an argument or Program that will not do, StoreError if
     the store refuses the listing, the ledger or the manifest.
     """
@@ -93,11 +99,19 @@ async def run_night(
         lease_seconds=lease_seconds,
     )
     with opened(night):
-        try:
-            async with night.owned(flow_run_name()):
-                return await _whole(night)
-        except OwnedElsewhere as error:
-            return night.without_sources(error), night.summary()
+        ended = await until_ended(night, _owned(night))
+        if ended is not None:
+            return ended
+        night.settle_open_rows()
+        return night.state(), night.summary()
+
+
+async def _owned(night: Night) -> tuple[State[Any], NightSummary]:
+    try:
+        async with night.owned(flow_run_name()):
+            return await _whole(night)
+    except OwnedElsewhere as error:
+        return night.without_sources(error), night.summary()
 
 
 async def _whole(night: Night) -> tuple[State[Any], NightSummary]:
@@ -110,7 +124,7 @@ async def _whole(night: Night) -> tuple[State[Any], NightSummary]:
         return night.state(), night.summary()
     async with night.engine_open(), logged_progress(night):
         await night.run_microbatches(run_microbatch)
-    await write_last_part(night.id)
+    await night.written(write_last_part(night.id))
     await night.publish_table()
     return night.state(), night.summary()
 
@@ -140,8 +154,8 @@ async def nightly(
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.
 
-    Completed; Completed named PartiallyCompleted (or DryRun); or Failed under the gravest kind's
-    name (or NoSources, or OwnedElsewhere).
+    Completed; Completed named PartiallyCompleted (or DryRun); Failed under the gravest kind's name
+    (or NoSources, or OwnedElsewhere); or Cancelled.
     """
     state, _ = await run_night(
         program,
@@ -165,4 +179,6 @@ async def nightly(
         upload_task=upload_task,
         lease_seconds=lease_seconds,
     )
+    if outermost():
+        ignore_late_sigterm()
     return state

@@ -9,10 +9,14 @@ from typing import Any, TypeAlias, cast
 from prefect.client.schemas.objects import State
 from prefect.flows import Flow
 from prefect.futures import PrefectConcurrentFuture, PrefectFuture
+from prefect.states import Cancelled, exception_to_crashed_state
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 # An upload under way: its task run, or a task of the loop that looks after its task runs.
 Upload: TypeAlias = "PrefectFuture[Any] | asyncio.Task[State[Any]]"
+
+
+_CUT_OFF: State[Any] = Cancelled(message="cut off before it had begun")
 
 
 def threads(max_workers: int) -> TaskRunner[PrefectFuture[Any]]:
@@ -31,15 +35,39 @@ async def flow_state(flow: Flow[..., Any], *args: Any, **kwargs: Any) -> State[A
 async def final_state(future: Upload) -> State[Any]:
     """The task run's final state. The loop goes on meanwhile, which `future.wait()` would stop."""
     if isinstance(future, asyncio.Task):
-        return await future
+        await asyncio.wait({future})
+        return _CUT_OFF if future.cancelled() else future.result()
     if isinstance(future, PrefectConcurrentFuture):
-        await asyncio.wrap_future(future.wrapped_future)
-        future.wait()  # ends at once; without it the state stays at Pending
-    else:
-        await asyncio.to_thread(future.wait)
+        try:
+            await asyncio.wait({asyncio.wrap_future(future.wrapped_future)})
+        except asyncio.CancelledError:
+            cut_off(future)
+            raise
+        return await _of_thread(future)
+    await asyncio.to_thread(future.wait)
+    return future.state
+
+
+async def _of_thread(future: PrefectConcurrentFuture[Any]) -> State[Any]:
+    wrapped = future.wrapped_future
+    if wrapped.cancelled():
+        return _CUT_OFF
+    raised = wrapped.exception()
+    if raised is not None:
+        # Prefect's own code raised: its server may be away.
+        return await exception_to_crashed_state(raised)
+    future.wait()  # at once; without it the state is asked of the server, on the loop's thread
     return future.state
 
 
 async def final_states(futures: Iterable[Upload]) -> list[State[Any]]:
     """The final states of all; a future that nobody waits for would be cancelled in silence."""
     return list(await asyncio.gather(*(final_state(future) for future in futures)))
+
+
+def cut_off(future: Upload) -> None:
+    """Cancel an upload that has not begun, or that a task of the loop looks after."""
+    if isinstance(future, asyncio.Task):
+        future.cancel()
+    elif isinstance(future, PrefectConcurrentFuture):
+        future.wrapped_future.cancel()

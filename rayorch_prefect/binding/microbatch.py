@@ -11,11 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
-from prefect.states import Failed
+from prefect.states import Cancelled, Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
-from rayorch_prefect.binding.futures import Upload, final_states
+from rayorch_prefect.binding.futures import Upload, cut_off, final_states
 from rayorch_prefect.binding.publishing import (
     STAGE,
     is_lost,
@@ -24,7 +25,8 @@ from rayorch_prefect.binding.publishing import (
     upload_failure,
 )
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, paths
-from rayorch_prefect.binding.states import judge, to_state
+from rayorch_prefect.binding.states import cancelled, judge, to_state
+from rayorch_prefect.binding.stopping import Stop
 from rayorch_prefect.binding.tallies import check_total, tally
 from rayorch_prefect.binding.upload_groups import UploadGroup, in_rounds, tries_of
 from rayorch_prefect.errors import (
@@ -45,7 +47,14 @@ if TYPE_CHECKING:
 # Failures that running again cannot change; the ledger decides what it does with them.
 _RECORDED = (Kind.RECORD_FAILURE, Kind.GROUP_FAILURE)
 
-Event: TypeAlias = Parent | BaseException
+UPLOAD_SECONDS = 4.0
+"""How long uploads under way are waited for once a microbatch is to stop; then they are cut off."""
+
+CUT_SECONDS = 2.0
+"""How long it may take until the ends of cut off uploads are known."""
+
+# None wakes up whoever waits for an event.
+Event: TypeAlias = Parent | BaseException | None
 Submit: TypeAlias = Callable[[list[int], str], Upload]
 Taken: TypeAlias = dict[int, tuple[Parent, Row]]
 
@@ -62,6 +71,9 @@ class Microbatch:
         self.index = index
         self.positions = positions
         self.part_written = False
+        self.stop = Stop()
+        self.flow_run_id = ""
+        self._applied: set[Future[Row]] = set()
         self._waiting: dict[int, Parent] = {}
         self._events: asyncio.Queue[Event] | None = None
         self._recording: list[asyncio.Task[None]] = []
@@ -79,24 +91,39 @@ class Microbatch:
     async def run(self, submit: Submit) -> None:
         """Run the slice; `submit(ordinals, name)` starts the upload of a group of whole parents.
 
-        Returns when every row is settled and every upload has ended. Cancelled, it makes the
-        Engine forget the microbatch.
+        Returns when every row is settled and every upload has ended; a few seconds after it was
+        asked to stop if some do not end. Cancelled, it makes the Engine forget the microbatch.
         """
+        self.flow_run_id = _flow_run_id()
         uploads = UploadGroup(self.night.order.upload_group, self._submitted_by(submit))
         try:
             await self._follow(self.sources, uploads)
         except RayorchError as error:
             self.night.broke(error)
+        if self.stop.reason:
+            uploads.drop()
         uploads.close()
-        states = await final_states(uploads.futures)
-        for ordinals, state in zip(uploads.closed, states, strict=True):
-            self._check_upload(ordinals, state)
-        await asyncio.gather(*self._recording)
-        if self.night.reason:
-            self.leave_unprocessed(self.night.reason)
+        await self._ended(uploads)
+        if reason := self.stop.reason or self.night.reason:
+            self.leave_unprocessed(reason)
         check_total(tally(self.rows), len(self.positions), f"microbatch {self.index}")
 
-    def stop(self, error: RayorchError) -> None:
+    async def _ended(self, uploads: UploadGroup) -> None:
+        """Wait for what is under way; when it is to stop, only so long."""
+        states = asyncio.ensure_future(final_states(uploads.futures))
+        if not await self.stop.or_done(states, grace_s=UPLOAD_SECONDS):
+            for future in uploads.futures:
+                cut_off(future)
+            self.night.engine.cut_off(self._applied)
+        if not await self.stop.or_done(states, *self._recording, grace_s=CUT_SECONDS):
+            get_run_logger().warning("some uploads had not ended when the microbatch did")
+            return
+        for recording in self._recording:
+            recording.result()
+        for ordinals, state in zip(uploads.closed, states.result(), strict=True):
+            self._check_upload(ordinals, state)
+
+    def break_off(self, error: RayorchError) -> None:
         """Take no more parents, on the flow's loop: what is open is not processed for `error`."""
         if self._events is not None:
             self._events.put_nowait(error)
@@ -107,6 +134,8 @@ class Microbatch:
         Returns bytes and content hash by output key, or a Failed state named UploadFailed when
         the bounded tries of some are spent; either way every row is settled.
         """
+        if self.stop.reason:
+            return Cancelled(message=self.stop.reason)
         taken = self.take(ordinals)
         asked: dict[int, Callable[[], Future[Row]]] = {
             ordinal: partial(self._apply, parent, row) for ordinal, (parent, row) in taken.items()
@@ -167,6 +196,8 @@ class Microbatch:
     def state(self) -> State[Any]:
         """The child's state, judged on its own rows."""
         counts = tally(self.rows)
+        if self.stop.reason:
+            return cancelled(counts, self.stop.reason)
         return to_state(judge(counts, self.night.order.failure_policy, self.night.next(counts)))
 
     def leave_unprocessed(self, reason: str) -> None:
@@ -190,9 +221,13 @@ class Microbatch:
         events: asyncio.Queue[Event] = asyncio.Queue()
         self._events = events
         run = self._start(sources, events)
+        self.stop.then(lambda: events.put_nowait(None))
         try:
             for _ in sources:
                 parent = _raised(await uploads.closed_in_time(events))
+                if parent is None or self.stop.reason:
+                    run.abandon()
+                    return
                 if parent.outcome is not ParentOutcome.COMPLETED:
                     self._settle_without_upload(parent)
                     continue
@@ -231,20 +266,28 @@ class Microbatch:
 
     def _apply(self, parent: Parent, row: Row) -> Future[Row]:
         """Begin one try; bytes go from the Ray object store to S3, not through here."""
-        return self.night.engine.apply(publish_and_record, parent, self.night.shelf, row)
+        if self.stop.reason:
+            raise EngineClosed(self.stop.reason)
+        future = self.night.engine.apply(publish_and_record, parent, self.night.shelf, row)
+        self._applied.add(future)
+        future.add_done_callback(self._applied.discard)
+        return future
 
     def _upload_failed(
         self, ordinal: int, row: Row, error: Exception, failure: Failure
     ) -> State[Any]:
-        if isinstance(error, (EngineClosed, CancelledError)) or is_lost(error):
-            reason = f"its upload was cut off: {plain(error)}"
+        if self.stop.reason or isinstance(error, (EngineClosed, CancelledError)) or is_lost(error):
+            reason = f"{self.stop.reason or plain(error)}; its upload was cut off"
             self._settle(ordinal, not_processed(row.source, reason))
-            return Failed(message=reason, data=error)
+            ended = Cancelled if self.stop.reason else Failed
+            return ended(message=reason, data=error)
         self._settle(ordinal, row.as_failed(failure, time.time()))
         return Failed(message=str(failure), data=error, name=failure.kind.value)
 
     def _check_upload(self, ordinals: Sequence[int], state: State[Any]) -> None:
         """Settle rows whose task run ended without doing so, as after a crash of its thread."""
+        if self.stop.reason:
+            return
         message = f"the upload's task run ended as {state.name}: {state.message}"
         failure = upload_failure(InternalError(message), self.night.root_domain, 1)
         for ordinal in ordinals:
@@ -254,7 +297,9 @@ class Microbatch:
                 self._settle(ordinal, row.as_failed(failure, time.time()))
 
     def _settle(self, ordinal: int, row: Row) -> None:
-        self.night.rows[self.positions[ordinal]] = row
+        # The end of an upload may come after its microbatch has stopped waiting for it.
+        if self.night.rows[self.positions[ordinal]] is None:
+            self.night.rows[self.positions[ordinal]] = row
 
     def _row(self, parent: Parent, outcome: RowOutcome) -> Row:
         return Row(
@@ -278,7 +323,12 @@ def _gravest(failed: Sequence[State[Any]], of: int) -> State[Any]:
     return Failed(message=message, data=worst.data, name=worst.name)
 
 
-def _raised(event: Event) -> Parent:
+def _flow_run_id() -> str:
+    context = FlowRunContext.get()
+    return str(context.flow_run.id) if context and context.flow_run else ""
+
+
+def _raised(event: Event) -> Parent | None:
     if isinstance(event, BaseException):
         raise event
     return event

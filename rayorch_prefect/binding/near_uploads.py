@@ -134,9 +134,11 @@ class NearUploads:
     async def tried(self, arguments: tuple[Any, ...], name: str) -> State[Any]:
         """The last state of task runs with these arguments; a crashed one is repeated."""
         async with self._slots:
+            if self._batch.stop.reason:
+                raise EngineClosed(self._batch.stop.reason)
             state = await self._task_run(arguments, name)
             for _ in range(CRASH_TRIES - 1):
-                if not state.is_crashed() or self._batch.night.reason:
+                if not state.is_crashed() or self._ends_early:
                     break
                 self._batch.night.uploads += 1
                 state = await self._task_run(arguments, name)
@@ -171,12 +173,16 @@ class NearUploads:
 
     def crash(self, state: State[Any]) -> RayorchError:
         """What it is to a parent that its task runs crashed."""
-        if self._batch.night.reason:
-            return EngineClosed(self._batch.night.reason)
+        if self._ends_early:
+            return EngineClosed(self._ends_early)
         return UploadCrashed(
             f"the Ray workers that uploaded it died {CRASH_TRIES} times, the last time: "
             f"{state.message}"
         )
+
+    @property
+    def _ends_early(self) -> str:
+        return self._batch.stop.reason or self._batch.night.reason
 
     def _report(self, future: PrefectFuture[Any], name: str, state: State[Any]) -> None:
         report = _reported(self._task, future.task_run_id, f"{self._task.name} {name}", state)

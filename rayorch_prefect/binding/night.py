@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -21,7 +22,8 @@ from rayorch_prefect.binding.ownership import Claim, owning
 from rayorch_prefect.binding.publishing import Shelf
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed
 from rayorch_prefect.binding.selection import select
-from rayorch_prefect.binding.states import judge, to_state
+from rayorch_prefect.binding.states import cancelled, judge, to_state
+from rayorch_prefect.binding.stopping import Stop
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
 from rayorch_prefect.binding.upload_tasks import UploadTask
@@ -38,8 +40,12 @@ RunChild = Callable[[Microbatch], Awaitable[State[Any]]]
 DRY_RUN = "DryRun"
 
 _DRY_RUN_REASON = "a dry run starts nothing"
-_SIGTERM_SECONDS = 0.25
+_SIGTERM_SECONDS = 0.01
+_LEAVE_SECONDS = 2.0
+_LAST_PART_SECONDS = 4.0
 _UNKNOWN_REASON = "the run ended before this source was looked at"
+
+logger = logging.getLogger(__name__)
 
 
 class Night:
@@ -77,6 +83,7 @@ class Night:
         self.waiting = ""
         self.left = ""
         self.reason = _DRY_RUN_REASON if order.dry_run else ""
+        self.stop = Stop()
         self.metrics: EngineMetrics | None = None
         self._engine: Engine | None = None
 
@@ -134,15 +141,15 @@ class Night:
         def lost(error: LeaseLost) -> None:
             # The loop may be closed already: then nothing is left to stop.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(partial(self.stop, error))
+                loop.call_soon_threadsafe(partial(self.break_off, error))
 
         return lost
 
-    def stop(self, error: RayorchError) -> None:
+    def break_off(self, error: RayorchError) -> None:
         """Begin nothing more, on the flow's loop: what is open is not processed for `error`."""
         self.broke(error)
         for batch in self.microbatches:
-            batch.stop(error)
+            batch.break_off(error)
 
     def plan(self) -> dict[str, int]:
         """Choose the sources and cut microbatches of those that run; the counts.
@@ -150,6 +157,8 @@ class Night:
         Raises NoSources, UsageError or StoreError, as `select` does.
         """
         selection = select(self.order, self.shelf)
+        if self.stop.reason:
+            return selection.counts()  # too late: the night ends without looking at them
         self.sources = [each.source for each in selection.chosen]
         self.rows = [each.row for each in selection.chosen]
         self.planned = selection.describe()
@@ -162,7 +171,7 @@ class Night:
 
         An Engine that does not start leaves the night broken: its rows are not processed.
         """
-        if not self.microbatches:
+        if not self.microbatches or self.stop.reason:
             yield
             return
         engine = Engine(
@@ -172,6 +181,7 @@ class Night:
             runtime_env=self.order.worker_environment(),
             on_wait=partial(self._waits, get_run_logger()),
         )
+        self.stop.then(engine.give_up)
         try:
             await _entered(engine)
         except RayorchError as error:
@@ -186,7 +196,8 @@ class Night:
         finally:
             self.metrics = engine.metrics
             self._engine = None
-            await asyncio.to_thread(engine.__exit__, None, None, None)
+            patience_s = _LEAVE_SECONDS if self.stop.reason else None
+            await _ours_to_the_end(asyncio.to_thread(engine.leave, patience_s))
 
     def _waits(self, run_logger: Any, text: str) -> None:
         """What the Engine's start waits for: to the run's log, and for whoever shows progress."""
@@ -209,6 +220,15 @@ class Night:
 
         await asyncio.gather(*(run_one(batch) for batch in self.microbatches))
 
+    def cancel(self, reason: str) -> None:
+        """Stop all of it: nothing is begun any more. The first reason stands."""
+        if not self.stop.reason:
+            logger.warning("the night ends early, %s", reason)
+        self.reason = self.reason or reason
+        self.stop.ask(reason)
+        for batch in self.microbatches:
+            batch.stop.ask(reason)
+
     def broke(self, error: RayorchError) -> None:
         """Remember why the night cannot go on; the first reason stands."""
         self.reason = self.reason or f"{type(error).__name__}: {error}"
@@ -230,6 +250,19 @@ class Night:
         write_part(rows, self.order.destination, self.shelf.program, self.id, part=0)
         return self.manifest
 
+    async def written(self, last_part: Awaitable[str]) -> None:
+        """Wait for `write_last_part`; a cancelled night does so for a few seconds at most.
+
+        Raises StoreError, but not in a cancelled night.
+        """
+        writing = asyncio.ensure_future(last_part)
+        in_time = await self.stop.or_done(writing, grace_s=_LAST_PART_SECONDS)
+        if not self.stop.reason:
+            await writing
+        elif not in_time or writing.cancelled() or writing.exception() is not None:
+            writing.cancel()
+            logger.warning("the manifest of the cancelled night could not be finished in time")
+
     async def publish_table(self) -> None:
         """The failed rows of the whole night as a table artifact."""
         rows = [row for row in self.rows if row is not None]
@@ -250,6 +283,8 @@ class Night:
         check_total(counts, len(self.sources), f"night {self.id}")
         if self.order.dry_run:
             return Completed(name=DRY_RUN, message=f"nothing was started. {self.planned}")
+        if self.stop.reason:
+            return cancelled(counts, self.stop.reason, self.next(counts))
         if not self.sources:
             return Completed(message=f"no sources under {self.order.source}")
         return to_state(judge(counts, self.order.failure_policy, self.next(counts)))
@@ -295,14 +330,23 @@ class Night:
 async def _entered(engine: Engine) -> None:
     entering = asyncio.ensure_future(asyncio.to_thread(engine.__enter__))
     try:
-        # Ray takes SIGTERM over as it starts, and only this thread, if any, can take it back.
-        while not entering.done():
-            with own_sigterm():
-                await asyncio.wait([entering], timeout=_SIGTERM_SECONDS)
-        entering.result()
+        await _ours_to_the_end(entering)
     except asyncio.CancelledError:
         # The thread cannot be stopped: actors it still starts must not outlive the flow.
         await asyncio.wait([entering])
         if entering.exception() is None:
             await asyncio.to_thread(engine.__exit__, None, None, None)
         raise
+
+
+async def _ours_to_the_end(work: Awaitable[Any]) -> None:
+    """Wait for a thread that starts or ends Ray.
+
+    Ray takes SIGTERM over as it starts, and gives it to nobody as it ends; only this thread, if
+    any, can take it back.
+    """
+    ending = asyncio.ensure_future(work)
+    while not ending.done():
+        with own_sigterm():
+            await asyncio.wait([ending], timeout=_SIGTERM_SECONDS)
+    ending.result()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prefect.client.schemas.objects import State
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import RayorchError
@@ -45,6 +45,12 @@ def to_state(verdict: Verdict) -> State[Any]:
     if verdict.completed:
         return Completed(message=verdict.message, name=verdict.name)
     return Failed(message=verdict.message, data=RowsFailed(verdict.message), name=verdict.name)
+
+
+def cancelled(counts: Tally, reason: str, what_next: str = "") -> State[Any]:
+    """The state of a night or microbatch that was asked to stop, with what it got done."""
+    said = [reason, str(counts)] + ([f"next: {what_next}"] if what_next else [])
+    return Cancelled(message=". ".join(part.rstrip(".") for part in said) + ".")
 
 
 def _tolerated(counts: Tally, failure_policy: int) -> bool:

@@ -49,6 +49,10 @@ class UploadGroup:
             self.futures.append(self._submit(ordinals))
             self.closed.append(ordinals)
 
+    def drop(self) -> None:
+        """Submit nothing more of what is open."""
+        self._open = []
+
     async def closed_in_time(self, events: asyncio.Queue[T]) -> T:
         """The next event; the group is closed meanwhile when its time has come."""
         if self._open:

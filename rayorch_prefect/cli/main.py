@@ -2,8 +2,8 @@
 
 Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it failed or a store,
 cluster or Prefect server refused (a bucket that is not there too), 2 for what was asked wrongly: an
-argument, a name that no store takes, a Program that is none, a key or prefix without sources; 130
-or 143 if it was interrupted or terminated.
+argument, a name that no store takes, a Program that is none, a key or prefix without sources; 143
+if SIGTERM ended it, 130 if Ctrl-C did or it was cancelled through Prefect.
 """
 
 from __future__ import annotations

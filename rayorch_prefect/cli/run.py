@@ -31,14 +31,20 @@ from rayorch_prefect.binding.recording import wait_until_recorded
 from rayorch_prefect.binding.registry import watching
 from rayorch_prefect.binding.selection import select
 from rayorch_prefect.binding.states import RowsFailed
+from rayorch_prefect.binding.stopping import BY_SIGNAL
 from rayorch_prefect.binding.upload_tasks import loaded_task
 from rayorch_prefect.cli.display import shown_progress
 from rayorch_prefect.cli.table import selection_lines, summary_lines
 from rayorch_prefect.errors import RayorchError
+from rayorch_prefect.execution.cluster import disarm_abort
 from rayorch_prefect.flows.nightly import nightly
 from rayorch_prefect.program import Program
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
+EXIT_CANCELLED = 128 + signal.SIGINT
+
+# What a cancelled night waits for its task runs to be recorded by a server of its own.
+_CANCELLED_RECORD_SECONDS = 3.0
 
 _SETTINGS = (
     "microbatch_size",
@@ -76,13 +82,28 @@ def run(asked: argparse.Namespace) -> int:
     with _unwound_on_sigterm(), _api() as server:
         state, nights = asyncio.run(_night(asked))
         night = nights[-1] if nights else None
-        if server is not None and night is not None and not wait_until_recorded(server, night):
-            print("not all task runs were recorded by the local Prefect server in time")
+        if server is not None and night is not None:
+            _wait_for_records(server, night)
         error = _not_of_a_source(state)
         _print_end(state, night, server, error)
     if error is not None:
         raise error
-    return 0 if state.is_completed() else 1
+    return _status(state, night)
+
+
+def _status(state: State[Any], night: Night | None) -> int:
+    if not state.is_cancelled():
+        return 0 if state.is_completed() else 1
+    reason = night.stop.reason if night else ""
+    return EXIT_TERMINATED if reason == BY_SIGNAL[signal.SIGTERM] else EXIT_CANCELLED
+
+
+def _wait_for_records(server: PrefectServer, night: Night) -> None:
+    if night.stop.reason:
+        # Uploads that were cut off may never be recorded.
+        wait_until_recorded(server, night, _CANCELLED_RECORD_SECONDS)
+    elif not wait_until_recorded(server, night):
+        print("not all task runs were recorded by the local Prefect server in time")
 
 
 def _settings(asked: argparse.Namespace) -> dict[str, Any]:
@@ -125,12 +146,16 @@ async def _night(asked: argparse.Namespace) -> tuple[State[Any], list[Night]]:
 
 
 def _leave(*_: object) -> NoReturn:
+    disarm_abort()
     raise SystemExit(EXIT_TERMINATED)
 
 
 @contextmanager
 def _unwound_on_sigterm() -> Iterator[None]:
-    """SIGTERM unwinds as Ctrl-C does, so that neither actors nor a server outlive the process."""
+    """SIGTERM unwinds as Ctrl-C does, so that neither actors nor a server outlive the process.
+
+    While the night itself runs, both make it end as Cancelled instead.
+    """
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         yield

@@ -61,6 +61,7 @@ class Application:
     args: tuple[Any, ...]
     future: Future[Any]
     tries: int = 0
+    actor: Any = None
 
 
 class Appliers:
@@ -116,6 +117,7 @@ class Appliers:
             self._idle.append(actor)
             return
         application.tries += 1
+        application.actor = actor
         try:
             ref = actor.apply.remote(application.function, application.payload, application.args)
         except Exception as error:
@@ -139,6 +141,15 @@ class Appliers:
         else:
             _settle(application.future, future)
         self._send()
+
+    def cut_off(self, futures: Sequence[Future[Any]]) -> None:
+        """End these applications: those that run with their actors, which are replaced."""
+        for future in futures:
+            future.cancel()
+        for application in self._running:
+            if application.future in futures:
+                application.tries = TRIES
+                ray.kill(application.actor)
 
     def close(self) -> None:
         """End all actors; applications that have not ended get EngineClosed."""

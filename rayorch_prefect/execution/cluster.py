@@ -75,16 +75,37 @@ def _local_options(target: str | None) -> dict[str, Any]:
 
 @contextmanager
 def own_sigterm() -> Iterator[None]:
-    """`ray.init` takes SIGTERM over, and a cancelled flow would die without its `finally`."""
+    """`ray.init` takes SIGTERM over, and a cancelled flow would die without its `finally`.
+
+    A SIGTERM that Ray gets in the main thread meanwhile is given to the handler of before.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
+    except SystemExit as left:
+        _give_back(before)
+        if left.code == signal.SIGTERM:  # as Ray's handler says it
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        _give_back(before)
+
+
+def _give_back(before: Any) -> None:
+    if before is not None:
+        signal.signal(signal.SIGTERM, before)
+
+
+def disarm_abort() -> None:
+    """To be called first by a SIGTERM handler.
+
+    Ray's handler in C calls the one of before, ours, but has set an alarm that aborts the process
+    3 s later: too early for putting everything away.
+    """
+    signal.alarm(0)
 
 
 def check_fit(plan: Plan) -> None:

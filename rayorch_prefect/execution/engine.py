@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 WAIT_NOTICE_S = 10.0
 LONGEST_NAP_S = 3600.0
+END_S = 5.0
 
 
 class Engine:
@@ -88,6 +89,7 @@ class Engine:
         self._backend: RayBackend | None = None
         self._appliers: Appliers | None = None
         self._closed = False
+        self._given_up = False
 
     # -- life --------------------------------------------------------------------------------
 
@@ -111,6 +113,15 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self._shut()
+
+    def leave(self, patience_s: float | None = None) -> None:
+        """Leave it as `with` does; workers get `patience_s` seconds (default: 5) to put away."""
+        self._shut(patience_s)
+
+    def give_up(self) -> None:
+        """Let entering end early with EngineClosed; from any thread. Later it does nothing."""
+        self._given_up = True
+        self._ready.set()
 
     def _start(self) -> None:
         # A job's environment holds for all its actors, and is fixed as the job connects.
@@ -140,11 +151,13 @@ class Engine:
             )
         if self._live_driver.error is not None:
             raise self._live_driver.error
+        if self._given_up:
+            raise EngineClosed("the Engine was given up before its workers were ready")
 
     def _waiting_for(self) -> str:
         return waiting_text(self.plan, self._live_driver.scheduler.workers.starting)
 
-    def _shut(self) -> None:
+    def _shut(self, patience_s: float | None = None) -> None:
         with self._door:
             if self._closed:
                 return
@@ -154,7 +167,7 @@ class Engine:
             if self._thread is not None:
                 self._thread.join()
             if self._backend is not None:
-                self._backend.close()
+                self._backend.close(END_S if patience_s is None else patience_s)
         finally:
             if self._own_ray:
                 ray.shutdown()
@@ -260,6 +273,11 @@ class Engine:
         if appliers is None or not self._later(appliers.apply, application):
             raise EngineClosed("the Engine is not running")
         return future
+
+    def cut_off(self, futures: Iterable[Future[Any]]) -> None:
+        """End these calls of `apply`, with their actors: nothing of them goes on."""
+        if self._appliers is not None:
+            self._later(self._appliers.cut_off, list(futures))
 
     @property
     def metrics(self) -> EngineMetrics:

@@ -188,7 +188,7 @@ class RayBackend:
         if actor is not None:
             ray.kill(actor)
 
-    def close(self, patience_s: float = 5.0) -> None:
+    def close(self, patience_s: float) -> None:
         """End all workers: first by `close()`, then for good."""
         ends = {worker: actor.close.remote() for worker, actor in self._actors.items()}
         if ends:

@@ -183,8 +183,20 @@ def _all_of(terminal: int) -> str:
     return found.decode()
 
 
-def test_sigterm_unwinds_the_run(
-    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
+@pytest.mark.parametrize(
+    ("number", "status", "reason"),
+    [
+        (signal.SIGTERM, 143, "cancelled: by SIGTERM"),
+        pytest.param(signal.SIGINT, 130, "cancelled: by Ctrl-C", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_ends_the_run_as_cancelled(
+    bucket: Bucket,
+    ray_cluster: str,
+    prefect_server: PrefectServer,
+    number: signal.Signals,
+    status: int,
+    reason: str,
 ) -> None:
     bucket.put_sources(**{f"s{index}": {"n": 4, "sleep": 0.5} for index in range(12)})
     api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
@@ -193,10 +205,18 @@ def test_sigterm_unwinds_the_run(
         assert running.poll() is None, running.communicate()
         time.sleep(0.1)
 
-    running.send_signal(signal.SIGTERM)
+    running.send_signal(number)
+    asked = time.monotonic()
     out, errors = running.communicate(timeout=60)
 
-    assert running.returncode == 143, out + errors
+    assert running.returncode == status, out + errors
+    assert time.monotonic() - asked < 25  # the process is gone too, with what it had to send
+    assert out.splitlines()[-1].startswith(f"Cancelled: {reason}. 12 sources: "), out + errors
+    page = next(word for word in out.split() if "/flow-run" in word)
+    run = httpx.get(
+        f"{prefect_server.api_url}/flow_runs/{page.rsplit('/', 1)[-1]}", trust_env=False
+    )
+    assert run.json()["state_name"] == "Cancelled"
     left = bucket.keys("out/")
     time.sleep(3)
     assert bucket.keys("out/") == left

@@ -4,7 +4,7 @@ A source holds `{"n": k}` and expands to children 0..k-1; a child stage notes ea
 the children's texts join in order and are published. What is to go wrong stands in the source
 too: `spoil` (ordinal, the child that reports GroupFailure), `die` (ordinal, `os._exit` or a
 signal's number, marker file), `hang` (ordinal, `sleep` or `lock`: the interpreter's lock is held),
-`wait_for` (an object the last child waits for).
+`wait_for` (an object the last child waits for). `sleep` is how long each child takes, in seconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Child:
         note(child, f"start {name}/{i}")
         die(child)
         hang(child)
-        time.sleep(child.get("pause", 0) * (child["n"] - i))
+        time.sleep(child.get("pause", 0) * (child["n"] - i) + child.get("sleep", 0))
         if "wait_for" in child and i == child["n"] - 1:
             wait_for(child["wait_for"])
         if child.get("spoil") == i:

@@ -79,6 +79,11 @@ class Microbatch:
         self._recording: list[asyncio.Task[None]] = []
 
     @property
+    def part(self) -> int:
+        """The number of its manifest part."""
+        return self.index + 1
+
+    @property
     def sources(self) -> list[Source]:
         return [self.night.sources[position] for position in self.positions]
 
@@ -183,7 +188,7 @@ class Microbatch:
             shelf.destination,
             shelf.program,
             self.night.id,
-            part=self.index + 1,
+            part=self.part,
         )
         self.part_written = True
         return uri

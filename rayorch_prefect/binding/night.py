@@ -32,7 +32,14 @@ from rayorch_prefect.execution.cluster import own_sigterm
 from rayorch_prefect.execution.engine import Engine
 from rayorch_prefect.execution.metrics import EngineMetrics
 from rayorch_prefect.program import Program
-from rayorch_prefect.storage import Source, StoreFeatures, manifest_location, probe, write_part
+from rayorch_prefect.storage import (
+    Source,
+    StoreFeatures,
+    empty_other_parts,
+    manifest_location,
+    probe,
+    write_part,
+)
 from rayorch_prefect.storage.owner import Owner
 
 RunChild = Callable[[Microbatch], Awaitable[State[Any]]]
@@ -236,15 +243,14 @@ class Night:
     def write_last_part(self) -> str:
         """Store a manifest part with every row that no microbatch wrote; the manifest's URI.
 
-        Settles what is still open as not processed. Raises StoreError.
+        Settles what is still open as not processed. Parts that an earlier try of the same flow run
+        left are emptied. Raises StoreError.
         """
         self.settle_open_rows()
-        written = {
-            position
-            for batch in self.microbatches
-            if batch.part_written
-            for position in batch.positions
-        }
+        batches = [batch for batch in self.microbatches if batch.part_written]
+        written = {position for batch in batches for position in batch.positions}
+        parts = {0, *(batch.part for batch in batches)}
+        empty_other_parts(self.order.destination, self.shelf.program, self.id, parts)
         rest = [row for i, row in enumerate(self.rows) if row and i not in written]
         rows = [manifest_row(row) for row in rest]
         write_part(rows, self.order.destination, self.shelf.program, self.id, part=0)

@@ -8,6 +8,7 @@ from rayorch_prefect.storage.listing import list_sources, refuse_empty
 from rayorch_prefect.storage.locations import S3Location, refuse_nested
 from rayorch_prefect.storage.manifest import (
     ManifestRow,
+    empty_other_parts,
     manifest_location,
     read_manifest,
     write_part,
@@ -30,6 +31,7 @@ __all__ = [
     "Source",
     "StoreFeatures",
     "Subtraction",
+    "empty_other_parts",
     "encode",
     "list_sources",
     "manifest_location",

@@ -6,7 +6,8 @@ own part, so that no part waits for another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ from rayorch_prefect.storage.state_folder import state_location
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_PART = re.compile(r"part-(\d{5,})\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,20 @@ def write_part(
     key = f"{location.prefix}part-{part:05d}.parquet"
     content = parquet_bytes(_table(rows))
     return put_object(location, key, content, "application/vnd.apache.parquet").uri
+
+
+def empty_other_parts(
+    destination: S3Location, program: str, run_id: str, parts: Container[int]
+) -> None:
+    """Leave no rows in parts other than these: an earlier try of the same run wrote them.
+
+    Raises StoreError.
+    """
+    location = manifest_location(destination, program, run_id)
+    names = [key.removeprefix(location.prefix) for key in list_keys(location)]
+    for found in filter(None, map(_PART.fullmatch, names)):
+        if (part := int(found.group(1))) not in parts:
+            write_part([], destination, program, run_id, part)
 
 
 def read_manifest(uri: str) -> pa.Table:

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prefect.client.schemas.objects import State
 
 from rayorch_prefect.binding.futures import flow_state

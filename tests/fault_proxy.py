@@ -63,11 +63,15 @@ _NO_BODY = (204, 304)
 
 @dataclass(slots=True)
 class Seen:
-    """One request: its `number` from 1, and what the client got, 0 for a reset connection."""
+    """One request: its `number` from 1, and what the client got, 0 for a reset connection.
+
+    Names of headers are in lower case.
+    """
 
     number: int
     method: str
     target: str
+    headers: dict[str, str]
     body: int = 0
     status: int | None = None
 
@@ -131,8 +135,12 @@ class _Head:
     first: str
     headers: list[tuple[str, str]]
 
+    @property
+    def named(self) -> dict[str, str]:
+        return {key.lower(): value for key, value in self.headers}
+
     def get(self, name: str) -> str:
-        return next((value for key, value in self.headers if key.lower() == name), "")
+        return self.named.get(name, "")
 
     def bytes_without(self, *names: str) -> bytes:
         """For the wire, without the headers of these names and with the connection's end."""
@@ -243,7 +251,7 @@ class FaultProxy:
         """One request and its answer; whether the connection can have another."""
         head = await _read_head(reader)
         method, target, _ = head.first.split(" ", 2)
-        seen = Seen(len(self.seen) + 1, method, unquote(target))
+        seen = Seen(len(self.seen) + 1, method, unquote(target), head.named)
         self.seen.append(seen)
         due = [rule for rule in self._rules if rule.due(seen)]
         exchange = _Exchange(seen, head, due, reader, writer)

@@ -27,7 +27,7 @@ from rayorch_prefect.binding.stopping import Stop
 from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
 from rayorch_prefect.binding.upload_tasks import UploadTask
-from rayorch_prefect.errors import EngineClosed, LeaseLost, RayorchError
+from rayorch_prefect.errors import EngineClosed, LeaseLost, RayorchError, StoreError
 from rayorch_prefect.execution.cluster import own_sigterm
 from rayorch_prefect.execution.engine import Engine
 from rayorch_prefect.execution.metrics import EngineMetrics
@@ -38,6 +38,7 @@ from rayorch_prefect.storage import (
     empty_other_parts,
     manifest_location,
     probe,
+    sweep_uploads,
     write_part,
 )
 from rayorch_prefect.storage.owner import Owner
@@ -141,7 +142,7 @@ class Night:
             features.conditional_create and features.conditional_update,
         )
         async with owning(claim, self._on_lost(asyncio.get_running_loop())) as lease:
-            self.shelf = replace(self.shelf, fence=lease.fence())
+            self.shelf = replace(self.shelf.by_terms_of(features), fence=lease.fence())
             yield
 
     def _on_lost(self, loop: asyncio.AbstractEventLoop) -> Callable[[LeaseLost], None]:
@@ -157,6 +158,31 @@ class Night:
         self.broke(error)
         for batch in self.microbatches:
             batch.break_off(error)
+
+    def sweep(self) -> str:
+        """Close the uploads in parts that runs of this program left open; one line, or none.
+
+        For a time when none of them uploads. What the store refuses is told, and left to the next.
+        """
+        if self.order.dry_run:
+            return ""
+        try:
+            closed = sweep_uploads(self.shelf.open_uploads)
+        except StoreError as error:
+            return f"uploads in parts may have been left open: {error}"
+        return f"uploads in parts that had been left open: {closed}, closed now" if closed else ""
+
+    async def _sweep_behind(self) -> None:
+        """Close what uploads that were cut off with their processes could not close themselves."""
+        sweeping = asyncio.ensure_future(asyncio.to_thread(self.sweep))
+        done, _ = await asyncio.wait(
+            [sweeping], timeout=_LEAVE_SECONDS if self.stop.reason else None
+        )
+        left = (
+            sweeping.result() if done else "uploads in parts may be open: the next run closes them"
+        )
+        if left:
+            get_run_logger().warning("%s", left)
 
     def plan(self) -> dict[str, int]:
         """Choose the sources and cut microbatches of those that run; the counts.
@@ -205,6 +231,7 @@ class Night:
             self._engine = None
             patience_s = _LEAVE_SECONDS if self.stop.reason else None
             await _ours_to_the_end(asyncio.to_thread(engine.leave, patience_s))
+            await self._sweep_behind()
 
     def _waits(self, run_logger: Any, text: str) -> None:
         """What the Engine's start waits for: to the run's log, and for whoever shows progress."""

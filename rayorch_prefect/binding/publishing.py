@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 from rayorch_prefect.binding.rows import Row, entry_of_row
 from rayorch_prefect.errors import LeaseLost, ProgramError, StoreError
 from rayorch_prefect.model.outcomes import Failure, Kind
-from rayorch_prefect.storage import Artifact, Fence, Ledger, LedgerEntry, S3Location, publish
+from rayorch_prefect.storage import (
+    PLAIN,
+    Artifact,
+    Fence,
+    Ledger,
+    LedgerEntry,
+    S3Location,
+    StoreFeatures,
+    Terms,
+    publish,
+    state_location,
+)
 
 STAGE = "publish"
 
@@ -28,6 +39,16 @@ class Shelf:
     program: str
     fingerprint: str
     fence: Fence | None = None
+    terms: Terms = PLAIN
+
+    @property
+    def open_uploads(self) -> S3Location:
+        """Where uploads in parts are noted while they are open."""
+        return state_location(self.destination, self.program, "uploads")
+
+    def by_terms_of(self, features: StoreFeatures) -> Shelf:
+        """The same for a store of which this is known. Raises UsageError for a wrong setting."""
+        return replace(self, terms=Terms.of(features, self.open_uploads))
 
     @property
     def ledger(self) -> Ledger:
@@ -68,7 +89,7 @@ def publish_and_record(value: object, shelf: Shelf, row: Row) -> Row:
     for a value that cannot be published.
     """
     shelf.require_owned()
-    published = publish(value, shelf.destination, row.source.key)
+    published = publish(value, shelf.destination, row.source.key, shelf.terms)
     done = as_published(row, published.artifacts)
     shelf.record(done)
     return done

@@ -14,12 +14,16 @@ from rayorch_prefect.storage.manifest import (
     write_part,
 )
 from rayorch_prefect.storage.objects import Artifact
+from rayorch_prefect.storage.open_uploads import sweep_uploads
 from rayorch_prefect.storage.probing import StoreFeatures, probe
 from rayorch_prefect.storage.publishing import Published, publish
 from rayorch_prefect.storage.row_outcomes import RowOutcome
 from rayorch_prefect.storage.source import Source
+from rayorch_prefect.storage.state_folder import state_location
+from rayorch_prefect.storage.terms import PLAIN, Terms
 
 __all__ = [
+    "PLAIN",
     "Artifact",
     "Fence",
     "Ledger",
@@ -31,6 +35,7 @@ __all__ = [
     "Source",
     "StoreFeatures",
     "Subtraction",
+    "Terms",
     "empty_other_parts",
     "encode",
     "list_sources",
@@ -41,6 +46,8 @@ __all__ = [
     "read_manifest",
     "refuse_empty",
     "refuse_nested",
+    "state_location",
     "subtract",
+    "sweep_uploads",
     "write_part",
 ]

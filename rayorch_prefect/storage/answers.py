@@ -13,6 +13,9 @@ from rayorch_prefect.errors import BadBucketName, StoreError
 from rayorch_prefect.storage.client import endpoint
 from rayorch_prefect.storage.redaction import shown_cause, without_secrets
 
+NOT_THERE = ("NoSuchKey", "404")
+REFUSED_CONDITION = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
+
 _NO_S3 = "is AWS_ENDPOINT_URL the address of an S3 server?"
 _MAY_NOT = (
     "the credentials may not do this: ask for s3:ListBucket, s3:GetObject, s3:PutObject on this "

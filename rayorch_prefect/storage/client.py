@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -26,7 +26,16 @@ MAX_CONNECTIONS = 32
 # Seconds. A store that accepts requests and never answers costs READ_TIMEOUT x ATTEMPTS.
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 60.0
-ATTEMPTS = 4
+ATTEMPTS = 5
+# boto3's own settings, where it would choose otherwise if they are not set. "adaptive" holds all
+# requests of a client back, together, after the store has asked for fewer. Several S3 servers
+# reject or garble the trailing checksums that boto3 adds wherever it can.
+_DEFAULTS = {
+    "AWS_RETRY_MODE": "adaptive",
+    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+    "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+}
+_SLOW_DOWN_STATUS = 503
 _BODY_ATTEMPTS = 3
 _BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
 
@@ -49,33 +58,55 @@ def s3_client() -> S3Client:
         if identity not in _clients:
             # Older settings, and clients inherited by a fork, are of no use any more.
             _clients.clear()
-            _clients[identity] = new_client(CONNECT_TIMEOUT, READ_TIMEOUT, ATTEMPTS)
+            _clients[identity] = new_client(CONNECT_TIMEOUT, READ_TIMEOUT)
         return _clients[identity]
 
 
-def new_client(connect_timeout: float, read_timeout: float, attempts: int) -> S3Client:
+def forget_credentials() -> None:
+    """Let the next `s3_client` ask boto3's chain anew, such as a file that was rewritten."""
+    with _lock:
+        _clients.clear()
+
+
+def new_client(
+    connect_timeout: float, read_timeout: float, attempts: int | None = None
+) -> S3Client:
     """A client beside that of the process; times in seconds, `attempts` a request.
 
     Raises UsageError for AWS_* settings or a profile that make no client.
     """
-    config = Config(
-        connect_timeout=connect_timeout,
-        read_timeout=read_timeout,
-        retries={"mode": "standard", "total_max_attempts": attempts},
-        max_pool_connections=MAX_CONNECTIONS,
-        tcp_keepalive=True,
-        # Several S3 servers reject or garble the trailing checksums that boto3 adds by default.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-    )
     try:
-        return boto3.session.Session().client("s3", config=config)
+        tries = attempts or int(os.environ.get("AWS_MAX_ATTEMPTS") or ATTEMPTS)
+        config = Config(
+            connect_timeout=connect_timeout,
+            read_timeout=read_timeout,
+            retries={"mode": _set("AWS_RETRY_MODE"), "total_max_attempts": tries},
+            max_pool_connections=MAX_CONNECTIONS,
+            tcp_keepalive=True,
+            request_checksum_calculation=_set("AWS_REQUEST_CHECKSUM_CALCULATION"),
+            response_checksum_validation=_set("AWS_RESPONSE_CHECKSUM_VALIDATION"),
+        )
+        client = boto3.session.Session().client("s3", config=config)
     except (BotoCoreError, ValueError) as error:
         raise UsageError(
             f"the AWS settings make no S3 client: {without_secrets(str(error))}; expected "
-            "AWS_ENDPOINT_URL like http://host:port or none, AWS_REGION like us-east-1, and "
-            "AWS_PROFILE, if set, to name a profile that exists"
+            "AWS_ENDPOINT_URL like http://host:port or none, AWS_REGION like us-east-1, "
+            "AWS_MAX_ATTEMPTS from 1, and AWS_PROFILE, if set, to name a profile that exists"
         ) from shown_cause(error)
+    client.meta.events.register_first("needs-retry.s3", _name_slow_down)
+    return client
+
+
+def _set(name: str) -> Any:
+    return os.environ.get(name) or _DEFAULTS[name]
+
+
+def _name_slow_down(response: tuple[Any, dict[str, Any]] | None, **_: object) -> None:
+    """Give a 503 without a word of the store, as to HEAD, the word that boto3 slows down for."""
+    if response is not None and response[0].status_code == _SLOW_DOWN_STATUS:
+        error = response[1].setdefault("Error", {})
+        if error.get("Code", "503") in ("503", "ServiceUnavailable"):
+            error["Code"] = "SlowDown"
 
 
 def endpoint() -> str:

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from rayorch_prefect.errors import StoreError
-from rayorch_prefect.storage.answers import error_code, etag_of, expected, explained
+from rayorch_prefect.storage.answers import (
+    REFUSED_CONDITION,
+    error_code,
+    etag_of,
+    expected,
+    explained,
+)
 from rayorch_prefect.storage.client import CONNECT_TIMEOUT, new_client, s3_client
 from rayorch_prefect.storage.locations import S3Location
 from rayorch_prefect.storage.redaction import without_secrets
@@ -29,7 +35,6 @@ _CONTENT = b"written by rayorch-prefect to see what this store honours; may be r
 _METADATA = {"rayorch-probe": "kept"}
 _OTHER_ETAG = f'"{"0" * 32}"'
 _ATTEMPTS = 2
-_REFUSED = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +134,19 @@ class _Bench:
         def create() -> str:
             return self._answer("create", "put", "new", Body=_CONTENT, IfNoneMatch="*")
 
-        return create() == "" and create() in _REFUSED
+        return create() == "" and create() in REFUSED_CONDITION
 
     def sees_conditional_update(self) -> bool:
         def update(etag: str) -> str:
             sent = {"Body": _CONTENT, "Metadata": _METADATA, "IfMatch": etag}
             return self._answer("update", "put", "plain", **sent)
 
-        return update(_OTHER_ETAG) in _REFUSED and update(self._etag_of_plain()) == ""
+        return update(_OTHER_ETAG) in REFUSED_CONDITION and update(self._etag_of_plain()) == ""
 
     def sees_conditional_read(self) -> bool:
         right = self._answer("read", "get", "plain", IfMatch=self._etag_of_plain())
         wrong = self._answer("read", "get", "plain", IfMatch=_OTHER_ETAG)
-        return right == "" and wrong in _REFUSED
+        return right == "" and wrong in REFUSED_CONDITION
 
     def sees_awkward_keys(self) -> bool:
         taken = self._answer("write", "put", "/double", Body=_CONTENT) == ""

@@ -8,6 +8,7 @@ from rayorch_prefect.storage.encoding import encode
 from rayorch_prefect.storage.keys import output_key
 from rayorch_prefect.storage.locations import S3Location
 from rayorch_prefect.storage.objects import Artifact, put_object
+from rayorch_prefect.storage.terms import PLAIN, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,9 @@ class Published:
         return sum(artifact.size for artifact in self.artifacts)
 
 
-def publish(value: object, destination: S3Location, source_key: str) -> Published:
+def publish(
+    value: object, destination: S3Location, source_key: str, terms: Terms = PLAIN
+) -> Published:
     """Store a parent's published output under its keys in `destination`.
 
     All artifacts are encoded and named before the first is stored, so a value that cannot be
@@ -37,7 +40,7 @@ def publish(value: object, destination: S3Location, source_key: str) -> Publishe
     ]
     return Published(
         tuple(
-            put_object(destination, key, content, content_type)
+            put_object(destination, key, content, content_type, terms)
             for key, content, content_type in named
         )
     )

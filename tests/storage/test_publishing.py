@@ -126,7 +126,7 @@ def test_an_object_above_the_limit_is_refused(
     s3: S3Client, outgoing: S3Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects_module, "MAX_OBJECT_BYTES", 3)
-    with pytest.raises(StoreError, match="5 GiB limit"):
+    with pytest.raises(StoreError, match="5 TiB limit"):
         publish("four", outgoing, "in/a")
     assert list(list_sources(outgoing)) == []
 

@@ -118,6 +118,9 @@ class InstantBackend:
     def look(self, worker: int, batch: int) -> None:
         """Nothing takes long here."""
 
+    def retire(self, worker: int) -> None:
+        """Nobody wears out here."""
+
     def discard(self, worker: int) -> None:
         """Nobody dies here."""
 

@@ -44,6 +44,7 @@ from rayorch_prefect.model.events import (
     MicrobatchClosed,
     ParentCompleted,
     ReleaseValues,
+    RetireWorker,
     RowsReleased,
     SourceAdmitted,
     StartWorker,
@@ -52,6 +53,7 @@ from rayorch_prefect.model.events import (
     TellBars,
     WorkerLost,
     WorkerReady,
+    WorkerWorn,
 )
 from rayorch_prefect.model.outcomes import ParentOutcome
 from rayorch_prefect.model.reports import AttemptFailed, OutputReport, Report, RowsReport
@@ -85,6 +87,13 @@ class WorkerIsLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerHasRetired:
+    """From the backend: a worker that was let go has closed, or has had the time to."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class TakeBackAnswer:
     """From the backend: whether a worker gave a batch back before it started."""
 
@@ -112,7 +121,9 @@ class WorkerIsAt:
     place: Place | None
 
 
-BackendMessage: TypeAlias = WorkerIsReady | WorkerIsLost | BatchReply | TakeBackAnswer | WorkerIsAt
+BackendMessage: TypeAlias = (
+    WorkerIsReady | WorkerIsLost | WorkerHasRetired | BatchReply | TakeBackAnswer | WorkerIsAt
+)
 
 
 class Backend(Protocol):
@@ -145,6 +156,10 @@ class Backend(Protocol):
 
     def look(self, worker: int, batch: int) -> None:
         """Find out which row a worker is at; the answer comes as a message, or not at all."""
+        ...
+
+    def retire(self, worker: int) -> None:
+        """Let an idle worker close; that it has done so comes as a message."""
         ...
 
     def discard(self, worker: int) -> None:
@@ -318,11 +333,20 @@ class Driver:
             case TakeBackAnswer():
                 answer = BatchTakenBack if message.taken else BatchStarted
                 self._apply(answer(message.batch, message.worker))
+            case WorkerHasRetired():
+                self._backend.discard(message.worker)
             case BatchReply():
+                self._weigh(message)
                 report = self._stored(message)
                 self._apply(BatchReported(message.batch, message.worker, report))
             case WorkerIsAt():
                 self._seen(message)
+
+    def _weigh(self, message: BatchReply) -> None:
+        pool = self.scheduler.workers.pool_of.get(message.worker)
+        most = None if pool is None else self.plan.pools[pool].recycle_above_mb
+        if isinstance(message.reply, RowsReply) and message.reply.resident_mb > (most or math.inf):
+            self._apply(WorkerWorn(message.worker))
 
     def _worker_lost(self, lost: WorkerIsLost) -> None:
         """Each batch that a dead worker held says so: the first counts."""
@@ -400,6 +424,9 @@ class Driver:
                 case EndWorker():
                     self._lost.add(instruction.worker)
                     self._backend.discard(instruction.worker)
+                case RetireWorker():
+                    self._lost.add(instruction.worker)
+                    self._backend.retire(instruction.worker)
                 case TakeBack():
                     self._backend.take_back(instruction.worker, instruction.batch)
                 case TellBars():

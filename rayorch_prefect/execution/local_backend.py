@@ -101,6 +101,10 @@ class LocalBackend:
     def look(self, worker: int, batch: int) -> None:
         """Nothing runs here while the driver looks: limits are not kept."""
 
+    def retire(self, worker: int) -> None:
+        """Let an idle worker close."""
+        self._end(worker)
+
     def discard(self, worker: int) -> None:
         """A lost worker is gone at once here."""
 

@@ -48,3 +48,13 @@ def private_bytes() -> int:
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024
     raise OSError("/proc/self/status has no VmData")
+
+
+def resident_mb() -> int:
+    """MiB of private memory that this process has in RAM; 0 where the system does not tell."""
+    if not _has_limit():
+        return 0
+    import resource
+
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - shared) * resource.getpagesize() // MIB

@@ -80,7 +80,8 @@ class ReturnedOutput:
 
 @dataclass(frozen=True, slots=True)
 class RowsReply:
-    """The stage returned. `large_bytes` is the size of its large chunks, 0 if there are none."""
+    """The stage returned. `resident_mb` is the worker's own memory, where it matters.
+    `large_bytes` is the size of its large chunks, 0 if there are none."""
 
     rows: int
     outputs: tuple[ReturnedOutput, ...]
@@ -88,6 +89,7 @@ class RowsReply:
     large_bytes: int
     skipped: tuple[int, ...] = ()
     busy_s: float = 0.0
+    resident_mb: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class EngineMetrics:
     dropped_rows: int
     workers_lost: int
     deadlines_passed: int
+    workers_recycled: int
 
 
 def snapshot(driver: Driver) -> EngineMetrics:
@@ -67,4 +68,5 @@ def snapshot(driver: Driver) -> EngineMetrics:
         dropped_rows=counts.dropped_rows,
         workers_lost=counts.workers_lost,
         deadlines_passed=counts.deadlines_passed,
+        workers_recycled=counts.workers_recycled,
     )

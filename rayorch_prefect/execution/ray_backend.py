@@ -7,6 +7,7 @@ computed. Ray restarts and retries nothing: all replacement and repetition is th
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -23,6 +24,7 @@ from rayorch_prefect.execution.driver import (
     BackendMessage,
     BatchReply,
     TakeBackAnswer,
+    WorkerHasRetired,
     WorkerIsAt,
     WorkerIsLost,
     WorkerIsReady,
@@ -41,6 +43,7 @@ from rayorch_prefect.program.plan import Plan, Pool
 logger = logging.getLogger(__name__)
 
 WORKER_DIED = "WorkerDied"
+RETIRING_S = 30.0
 
 
 class RayBackend:
@@ -181,6 +184,21 @@ class RayBackend:
         """Why one of these large returns is not in the object store; None if all are."""
         return object_store.unstored(returned)
 
+    def retire(self, worker: int) -> None:
+        """Let a worker close; one that takes longer than `RETIRING_S` is not waited for."""
+        ended = WorkerHasRetired(worker)
+        late = threading.Timer(RETIRING_S, self._tell, [ended])
+        late.daemon = True
+        late.start()
+        end = self._actors[worker].close.remote()
+
+        def closed(future: Future[Any]) -> None:
+            late.cancel()
+            self._log_end(worker, future.exception())
+            self._tell(ended)
+
+        end.future().add_done_callback(closed)
+
     def discard(self, worker: int) -> None:
         """End a worker at once, even in a call that holds the interpreter's lock."""
         actor = self._actors.pop(worker, None)
@@ -194,19 +212,24 @@ class RayBackend:
         if ends:
             ray.wait(list(ends.values()), num_returns=len(ends), timeout=patience_s)
         for worker, end in ends.items():
-            self._log_end(worker, end)
+            self._log_end(worker, _error_of(end))
             self.discard(worker)
 
-    def _log_end(self, worker: int, end: Any) -> None:
+    def _log_end(self, worker: int, error: BaseException | None) -> None:
         stage = self._stages[self._pool_of[worker]]
-        try:
-            ray.get(end, timeout=0)
-        except RayTaskError as error:
+        if isinstance(error, RayTaskError):
             logger.warning("stage %s: close() of a worker raised: %s", stage, error.cause)
-        except GetTimeoutError:
+        elif isinstance(error, GetTimeoutError):
             logger.warning("stage %s: a worker that was busy was ended without close()", stage)
-        except RayError:
-            pass  # gone, as it should be
+
+
+def _error_of(end: Any) -> BaseException | None:
+    """What a call ended with, or GetTimeoutError; another error says that the worker is gone."""
+    try:
+        ray.get(end, timeout=0)
+    except RayError as error:
+        return error
+    return None
 
 
 @ray.remote(num_cpus=0, max_retries=0)

@@ -22,15 +22,17 @@ class BuildOrder:
     contracts: Mapping[int, CallContract]
     node_setup: NodeSetup | None
     marks_rows: bool
+    weighs: bool
 
 
 def build_order(plan: Plan, pool: Pool) -> BuildOrder:
     """The order for workers of a pool."""
     setup = NodeSetup.of(pool.stage, pool.node_setup)
     marks_rows = pool.row_limit_s is not None
+    weighs = pool.recycle_above_mb is not None
     # Not in `stage_spec`: a worker inside the driver's process must not limit that.
     stage = replace(stage_spec(pool), memory_limit_mb=pool.memory_limit_mb)
-    return BuildOrder(stage, contracts(plan, pool.id), setup, marks_rows)
+    return BuildOrder(stage, contracts(plan, pool.id), setup, marks_rows, weighs)
 
 
 def stage_spec(pool: Pool) -> StageSpec:

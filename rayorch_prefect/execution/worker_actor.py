@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
@@ -15,11 +16,13 @@ from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import run_batch
 from rayorch_prefect.execution.departure import Departures
 from rayorch_prefect.execution.marker import Marker
+from rayorch_prefect.execution.memory import resident_mb
 from rayorch_prefect.execution.messages import (
     BatchMessage,
     Built,
     CallContract,
     Reply,
+    RowsReply,
     TakenBack,
 )
 from rayorch_prefect.execution.specs import BuildOrder
@@ -44,6 +47,7 @@ class WorkerActor:
         self._bars = Bars()
         self._departures = Departures()
         self._marker: Marker | None = None
+        self._weighs = False
         self._lock = threading.Lock()
         self._last_begun = -1
         self._taken_back: set[int] = set()
@@ -66,6 +70,7 @@ class WorkerActor:
                 order.node_setup.run_once()
             self._runner = StageRunner(order.stage)
             self._marker = Marker() if order.marks_rows else None
+            self._weighs = order.weighs
         except FAULTS as error:
             return type(error).__name__, short(error)
         node = ray.get_runtime_context().get_node_id()
@@ -82,7 +87,7 @@ class WorkerActor:
         if not self._begin(message.batch):
             return TakenBack(), [[] for _ in range(message.large_returns)]
         contract = self._contracts[message.call]
-        return run_batch(
+        reply, returns = run_batch(
             self._runner,
             contract,
             message,
@@ -91,6 +96,9 @@ class WorkerActor:
             self._last_left,
             self._marker,
         )
+        if self._weighs and isinstance(reply, RowsReply):
+            reply = replace(reply, resident_mb=resident_mb())
+        return reply, returns
 
     def _last_left(self) -> None:
         """What this batch does to the process must not cost the report of the one before."""

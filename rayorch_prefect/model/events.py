@@ -47,6 +47,13 @@ class WorkerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerWorn:
+    """A worker has grown larger than its stage wants; it is to get no further batch."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchReported:
     """A worker ended a batch, one way or another."""
 
@@ -100,6 +107,7 @@ Event: TypeAlias = (
     SourceAdmitted
     | WorkerReady
     | WorkerLost
+    | WorkerWorn
     | BatchReported
     | BatchStarted
     | BatchTakenBack
@@ -119,6 +127,13 @@ class StartWorker:
 @dataclass(frozen=True, slots=True)
 class EndWorker:
     """End this worker at once, whatever it does: it is given up, and another takes its place."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetireWorker:
+    """Let this worker close and end: it holds nothing, and another was asked for in its place."""
 
     worker: int
 
@@ -210,6 +225,7 @@ class StopRun:
 Instruction: TypeAlias = (
     StartWorker
     | EndWorker
+    | RetireWorker
     | DispatchBatch
     | TakeBack
     | TellBars

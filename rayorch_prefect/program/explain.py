@@ -101,6 +101,10 @@ def _limits(pool: Pool) -> Iterator[str]:
             yield f"at most {seconds:g} s a {what}"
     if pool.memory_limit_mb is not None:
         yield f"at most {pool.memory_limit_mb} MiB more than when built"
+    if pool.recycle_after_batches is not None:
+        yield f"a new worker after {pool.recycle_after_batches} batches"
+    if pool.recycle_above_mb is not None:
+        yield f"a new worker above {pool.recycle_above_mb} MiB"
 
 
 def _reduce_line(plan: Plan, reduce: Reduce) -> str:

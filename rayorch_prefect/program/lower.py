@@ -79,6 +79,8 @@ def _pool(number: int, used: ConfiguredStage) -> plan.Pool:
         batch_limit_s=settings.batch_limit_s,
         row_limit_s=settings.row_limit_s,
         memory_limit_mb=settings.memory_limit_mb,
+        recycle_after_batches=settings.recycle_after_batches,
+        recycle_above_mb=settings.recycle_above_mb,
         num_cpus=settings.num_cpus,
         num_gpus=settings.num_gpus,
         resources=settings.resources,

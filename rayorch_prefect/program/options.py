@@ -41,6 +41,10 @@ class StageOptions(TypedDict, total=False):
     memory_limit_mb  MiB that a worker may take while it works beyond what it had once it was built,
                   at least 256 (default: no limit; kept on Linux). Past them Python code gets
                   MemoryError, and native code that aborts ends its worker
+    recycle_after_batches  batches after which a worker is closed and another takes its place, at
+                  least 1 (default: never)
+    recycle_above_mb  MiB of private resident memory above which the same is done after a batch
+                  (default: never; measured on Linux)
     """
 
     batch_size: int
@@ -57,6 +61,8 @@ class StageOptions(TypedDict, total=False):
     batch_limit_s: float | None
     row_limit_s: float | None
     memory_limit_mb: int | None
+    recycle_after_batches: int | None
+    recycle_above_mb: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,8 @@ class Settings:
     batch_limit_s: float | None = None
     row_limit_s: float | None = None
     memory_limit_mb: int | None = None
+    recycle_after_batches: int | None = None
+    recycle_above_mb: int | None = None
 
     def changed(self, stage: str, options: Mapping[str, Any]) -> Settings:
         """A copy with `options`; ProgramError names the stage, the option and what is right."""
@@ -104,6 +112,10 @@ def _count(stage: str, option: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         _bad(stage, option, value, "a whole number of at least 1")
     return value
+
+
+def _count_or_none(stage: str, option: str, value: object) -> int | None:
+    return None if value is None else _count(stage, option, value)
 
 
 def _amount(stage: str, option: str, value: object) -> float:
@@ -207,4 +219,6 @@ _CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
     "batch_limit_s": _seconds,
     "row_limit_s": _seconds,
     "memory_limit_mb": _memory,
+    "recycle_after_batches": _count_or_none,
+    "recycle_above_mb": _count_or_none,
 }

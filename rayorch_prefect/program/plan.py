@@ -158,7 +158,8 @@ class Pool:
     `args`/`kwargs` are its constructor arguments.
     `retry_budget` counts the charged attempts of a Grain (1: never tried again).
     `batch_limit_s` and `row_limit_s` are seconds at a worker, `memory_limit_mb` MiB beyond what it
-    had once it was built (None: no limit).
+    had once it was built (None: no limit). `recycle_after_batches` batches, or `recycle_above_mb`
+    MiB of private resident memory, are a worker's life (None: the run's).
     """
 
     id: int
@@ -181,6 +182,8 @@ class Pool:
     batch_limit_s: float | None = None
     row_limit_s: float | None = None
     memory_limit_mb: int | None = None
+    recycle_after_batches: int | None = None
+    recycle_above_mb: int | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from rayorch_prefect.model.events import (
     MicrobatchAbandoned,
     MicrobatchClosed,
     ReleaseValues,
+    RetireWorker,
     RowsReleased,
     SourceAdmitted,
     StartWorker,
@@ -31,6 +32,7 @@ from rayorch_prefect.model.events import (
     TellBars,
     WorkerLost,
     WorkerReady,
+    WorkerWorn,
 )
 from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
 from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, Report, RowsReport
@@ -91,6 +93,8 @@ class Scheduler:
                 self._worker_ready(event)
             case WorkerLost():
                 self._worker_lost(event)
+            case WorkerWorn():
+                self._worker_worn(event)
             case BatchReported():
                 self._batch_reported(event)
             case BatchStarted():
@@ -106,6 +110,7 @@ class Scheduler:
         for sent in self._dispatcher.dispatch():
             self._story.dispatched(sent.batch, sent.call, sent.worker, sent.ranges)
             self._out.append(sent)
+        self._replace_worn()
         self._out.extend(self._dispatcher.ask_back())
         return self._flush()
 
@@ -223,6 +228,7 @@ class Scheduler:
         if pool != event.pool and (pool is not None or not self._awaited(event.pool)):
             raise IllegalEvent(f"worker {event.worker} of pool {event.pool} is not known")
         self.counts.workers_lost += 1
+        worn = event.worker in self.workers.worn
         failed = AttemptFailed(event.type, event.message)
         # The oldest last, so that it stands at the head of the queue.
         for flight, begun in reversed(self.workers.lose(event.worker, event.pool)):
@@ -232,8 +238,28 @@ class Scheduler:
             stage = self.plan.pools[event.pool].stage
             self.stopped = StopRun(event.pool, stage, event.message)
             self._out.append(self.stopped)
-        else:
+        elif not worn:
             self._start_worker(event.pool)
+
+    def _worker_worn(self, event: WorkerWorn) -> None:
+        if event.worker in self.workers.gone:
+            return
+        if event.worker not in self.workers.pool_of:
+            raise IllegalEvent(f"worker {event.worker} is not known")
+        self.workers.wear(event.worker)
+        self._replace_worn()
+        self._retire(event.worker)
+
+    def _replace_worn(self) -> None:
+        """Another worker is asked for as soon as one has got its last batch."""
+        while self.workers.newly_worn:
+            worker = self.workers.newly_worn.pop()
+            self._start_worker(self.workers.pool_of[worker])
+
+    def _retire(self, worker: int) -> None:
+        if self.workers.retire(worker):
+            self.counts.workers_recycled += 1
+            self._out.append(RetireWorker(worker))
 
     def _deadline_passed(self, event: DeadlinePassed) -> None:
         """The worker is replaced; what it held beside that batch returns uncharged."""
@@ -245,6 +271,7 @@ class Scheduler:
         if failed is None:
             raise IllegalEvent(f"no such limit of stage {pool.stage}: {event}")
         self.counts.deadlines_passed += 1
+        worn = event.worker in self.workers.worn
         self._out.append(EndWorker(event.worker))
         for held, _ in reversed(self.workers.lose(event.worker, pool.id)):
             if held is not flight:
@@ -256,7 +283,8 @@ class Scheduler:
                 self._committer.attempt(held, failed, charge=True)
             else:
                 self._committer.row_failed_alone(held, event.row, failed)
-        self._start_worker(pool.id)
+        if not worn:
+            self._start_worker(pool.id)
 
     # -- batches -------------------------------------------------------------------------------
 
@@ -269,6 +297,7 @@ class Scheduler:
         self.workers.land(event.batch)
         self._story.ended(event.batch, _in_words(event.report))
         self._apply(flight, event.report)
+        self._retire(event.worker)
 
     def _flight(self, batch: int, worker: int) -> Flight | None:
         """None for a batch that has ended; it may not be another worker's."""
@@ -293,6 +322,7 @@ class Scheduler:
         self.workers.land(event.batch)
         self._story.ended(event.batch, "taken back before it started")
         self._committer.taken_back(flight)
+        self._retire(event.worker)
 
     def _apply(self, flight: Flight, report: Report) -> None:
         match report:

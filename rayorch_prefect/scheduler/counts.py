@@ -32,4 +32,5 @@ class Counts:
         self.dropped_rows = 0
         self.workers_lost = 0
         self.deadlines_passed = 0
+        self.workers_recycled = 0
         self.contract_errors = 0

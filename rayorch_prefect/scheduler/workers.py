@@ -28,7 +28,7 @@ class Workers:
     """Owner of worker slots.
 
     A worker holds up to `most_held` batches, oldest first: with two, the next waits while one
-    runs, so that the worker does not wait for the driver.
+    runs, so that the worker does not wait for the driver. A worn one gets no further batch.
     """
 
     def __init__(self, plan: Plan, most_held: int) -> None:
@@ -45,6 +45,10 @@ class Workers:
         self.started: set[int] = set()
         self.failed_starts = [0] * pools
         self.gone: set[int] = set()
+        self.worn: set[int] = set()
+        self.newly_worn: list[int] = []
+        self._served: dict[int, int] = {}
+        self._lives = [pool.recycle_after_batches for pool in plan.pools]
 
     def ready(self, worker: int, pool: int) -> None:
         """A worker that was asked for is there and idle."""
@@ -52,6 +56,7 @@ class Workers:
         self.pool_of[worker] = pool
         self.held[worker] = deque()
         self.idle[pool].append(worker)
+        self._served[worker] = 0
 
     def take_off(self, flight: Flight) -> None:
         """A worker gets a batch."""
@@ -63,18 +68,49 @@ class Workers:
         if len(held) < self.most_held:
             self.spare[pool].append(worker)
         self.flights[flight.batch] = flight
-        self.started.add(worker)
-        self.failed_starts[pool] = 0
+        if worker not in self.started:
+            self.started.add(worker)
+            self.failed_starts[pool] = 0
+        self._served[worker] += 1
+        if self._served[worker] == self._lives[pool]:
+            self.wear(worker)
+
+    def wear(self, worker: int) -> None:
+        """The worker gets no further batch."""
+        if worker in self.worn or worker not in self.pool_of:
+            return
+        self._leave_slots(worker)
+        self.worn.add(worker)
+        self.newly_worn.append(worker)
+
+    def _leave_slots(self, worker: int) -> None:
+        held, pool = self.held[worker], self.pool_of[worker]
+        if worker not in self.worn and len(held) < self.most_held:
+            (self.spare if held else self.idle)[pool].remove(worker)
+
+    def retire(self, worker: int) -> bool:
+        """Forget the worker if it is worn and holds nothing; whether it was so."""
+        if worker not in self.worn or self.held[worker]:
+            return False
+        self._forget_worker(worker)
+        return True
+
+    def _forget_worker(self, worker: int) -> deque[int]:
+        self.gone.add(worker)
+        self.worn.discard(worker)
+        self.started.discard(worker)
+        del self.pool_of[worker], self._served[worker]
+        return self.held.pop(worker)
 
     def land(self, batch: int) -> Flight:
         """A batch has come back, or was taken back before it started."""
         flight = self._forget_flight(batch)
         held = self.held[flight.worker]
-        pool = self.pool_of[flight.worker]
-        if len(held) < self.most_held:
-            self.spare[pool].remove(flight.worker)
+        self._leave_slots(flight.worker)
         held.remove(batch)
-        (self.spare if held else self.idle)[pool].append(flight.worker)
+        if flight.worker not in self.worn:
+            pool = self.pool_of[flight.worker]
+            (self.spare if held else self.idle)[pool].append(flight.worker)
         return flight
 
     def _forget_flight(self, batch: int) -> Flight:
@@ -88,18 +124,15 @@ class Workers:
         The oldest counts as started, later ones only if announced. A worker that never had a
         batch counts as a failed start.
         """
-        self.gone.add(worker)
         if worker not in self.pool_of:
+            self.gone.add(worker)
             self.starting[pool] -= 1
             self.failed_starts[pool] += 1
             return []
-        del self.pool_of[worker]
         if worker not in self.started:
             self.failed_starts[pool] += 1
-        self.started.discard(worker)
-        held = self.held.pop(worker)
-        if len(held) < self.most_held:
-            (self.spare if held else self.idle)[pool].remove(worker)
+        self._leave_slots(worker)
+        held = self._forget_worker(worker)
         begun = [place == 0 or batch in self.announced for place, batch in enumerate(held)]
         return list(zip(map(self._forget_flight, held), begun, strict=True))
 

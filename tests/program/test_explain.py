@@ -26,6 +26,8 @@ class Read:
     label_selector={"region": "in(eu,us)", "cpu": "!arm"},
     node_setup=gc.collect,
     row_limit_s=2.5,
+    recycle_after_batches=100,
+    recycle_above_mb=2000,
 )
 def tidy(text: str) -> str:
     return text
@@ -82,7 +84,7 @@ Pools
   1 Read: 1 worker, 0.1 CPU + 1 GPU + 2 disk, 3 tries, Call #1
   2 tidy: 1 worker, 0.1 CPU, 1 try, shared by Calls #2, #3
       sets each node up once: gc:collect
-      at most 2.5 s a row
+      at most 2.5 s a row, a new worker after 100 batches, a new worker above 2000 MiB
       on nodes with cpu=!arm, region=in(eu,us)
       in a runtime_env of its own: env_vars
   3 Assemble: 1 worker, 0.1 CPU, 3 tries, Call #4

@@ -98,6 +98,8 @@ def scaled(by: object = 1, **options: Any) -> str:
         {"retry_budget": 1},
         {"batch_limit_s": 60},
         {"memory_limit_mb": 512},
+        {"recycle_after_batches": 9},
+        {"recycle_above_mb": 900},
     ],
 )
 def test_physical_options_do_not_matter(options: dict[str, Any]) -> None:

@@ -504,6 +504,8 @@ class TestStages:
             ("batch_limit_s", -1, "at least 0"),
             ("batch_limit_s", float("inf"), "finite"),
             ("batch_limit_s", "3", "finite number"),
+            ("recycle_after_batches", 0, "at least 1"),
+            ("recycle_above_mb", 1.5, "whole number"),
             ("memory_limit_mb", 255, "at least 256 MiB"),
             ("memory_limit_mb", 512.0, "whole number"),
             ("memory_limit_mb", True, "whole number"),

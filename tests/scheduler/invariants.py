@@ -182,13 +182,17 @@ def _check_workers(scheduler: Scheduler) -> None:
     assert set(workers.held) == set(workers.pool_of)
     assert sum(map(len, workers.held.values())) == len(workers.flights)
     assert workers.announced | workers.asked_back <= set(workers.flights)
+    assert workers.worn <= set(workers.held)
+    assert not workers.newly_worn
     for slots, held in ((workers.idle, 0), (workers.spare, 1))[: workers.most_held]:
         found = sorted(worker for pool in slots for worker in pool)
-        assert found == sorted(one for one in workers.held if len(workers.held[one]) == held)
+        fresh = set(workers.held) - workers.worn
+        assert found == sorted(one for one in fresh if len(workers.held[one]) == held)
     assert max(map(len, workers.held.values()), default=0) <= workers.most_held
     for pool in scheduler.plan.pools:
-        known = [worker for worker, at in workers.pool_of.items() if at == pool.id]
-        assert len(known) + workers.starting[pool.id] == pool.replicas
+        known = {worker for worker, at in workers.pool_of.items() if at == pool.id}
+        assert len(known - workers.worn) + workers.starting[pool.id] == pool.replicas
+        assert all(workers.held[worker] for worker in known & workers.worn), "worn and idle"
         if workers.idle[pool.id]:
             for call in scheduler.plan.calls:
                 if call.pool == pool.id:

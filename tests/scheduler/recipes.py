@@ -157,6 +157,7 @@ class _Builder:
             rowwise=rowwise,
             batch_limit_s=None if step.c % 3 == 0 else 5.0,
             row_limit_s=1.0 if rowwise else None,
+            recycle_after_batches={1: 1, 2: 3}.get(step.c % 5),
         )
         shared.append(used)
         return used

@@ -27,6 +27,7 @@ from rayorch_prefect.model.events import (
     MicrobatchClosed,
     ParentCompleted,
     ReleaseValues,
+    RetireWorker,
     RowsReleased,
     SourceAdmitted,
     StartWorker,
@@ -35,6 +36,7 @@ from rayorch_prefect.model.events import (
     TellBars,
     WorkerLost,
     WorkerReady,
+    WorkerWorn,
 )
 from rayorch_prefect.model.outcomes import DEADLINE_EXCEEDED, Failure, Kind, Outcome
 from rayorch_prefect.model.reports import (
@@ -104,6 +106,7 @@ class Simulation:
         self._tried: dict[tuple[int, Path], int] = {}
         self._too_slow: set[tuple[int, Path]] = set()
         self._longest: dict[tuple[int, Path], int] = {}
+        self._served: Counter[int] = Counter()
         self._next_worker = 0
 
     # -- the loop -----------------------------------------------------------------------------
@@ -160,8 +163,11 @@ class Simulation:
         if self.statistics.deadlines < MOST_LOSSES and self._pick.random() < 0.2:
             for worker in [worker for worker, held in self._held.items() if held][:3]:
                 yield lambda worker=worker: self._pass_deadline(worker)  # type: ignore[misc]
+        if self._held and self.statistics.worn < MOST_LOSSES and self._pick.random() < 0.1:
+            yield lambda: self._wear(self._pick.choice(sorted(self._held)))
         if self._gone:
             worker, pool = self._pick.choice(self._gone)
+            yield lambda: self._expect_nothing(WorkerWorn(worker))
             yield lambda: self._expect_nothing(WorkerLost(worker, pool, "late", "again"))
         if self._closed:
             number = self._pick.choice(sorted(self._closed))
@@ -455,6 +461,20 @@ class Simulation:
             }
         )
 
+    def _wear(self, worker: int) -> None:
+        """A worker has grown too large; what it holds it still does."""
+        self.statistics.worn += 1
+        idle = not self._held[worker]
+        before = self._charges()
+        told = self.tell(WorkerWorn(worker))
+        assert (RetireWorker(worker) in told) == idle
+        assert self._charges() == before
+
+    def _retired(self, worker: int) -> None:
+        assert not self._held[worker], "a worker is retired that holds a batch"
+        self.statistics.recycled += 1
+        self._gone.append((worker, self._forget_worker(worker)))
+
     def _lost(self, worker: int, pool: int, *, started: bool) -> None:
         self.statistics.losses += 1
         self._gone.append((worker, pool))
@@ -470,6 +490,8 @@ class Simulation:
                     self._starting.append(pool)
                 case EndWorker(worker):
                     assert worker not in self._held, "a worker that has done nothing is ended"
+                case RetireWorker(worker):
+                    self._retired(worker)
                 case DispatchBatch():
                     self._take(one)
                 case ParentCompleted():
@@ -500,8 +522,12 @@ class Simulation:
         assert len(held) < self.most_held, "a worker holds more than it may"
         assert not held or order.rows == self.plan.pools[pool].batch_size, "sent ahead, not full"
         held.append(order.batch)
-        self._started.add(order.worker)
-        self._failed_starts[pool] = 0
+        self._served[order.worker] += 1
+        life = self.plan.pools[pool].recycle_after_batches
+        assert life is None or self._served[order.worker] <= life, "a worn worker gets a batch"
+        if order.worker not in self._started:
+            self._started.add(order.worker)
+            self._failed_starts[pool] = 0
         paths = list(self._paths(order))
         assert order.batch not in self.sent
         assert len(paths) == order.rows

@@ -55,6 +55,8 @@ class Tally:
     taken_back: int = 0
     deadlines: int = 0
     row_deadlines: int = 0
+    recycled: int = 0
+    worn: int = 0
 
     def add(self, plan: Plan, met: Statistics) -> None:
         self.examples += 1
@@ -69,6 +71,8 @@ class Tally:
         self.taken_back += met.taken_back
         self.deadlines += met.deadlines
         self.row_deadlines += met.row_deadlines
+        self.recycled += met.recycled
+        self.worn += met.worn
 
 
 def simulate(plan: Plan, recipe: Recipe, breach: float = 0.0) -> Statistics:
@@ -120,6 +124,7 @@ def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     assert tally.forgotten
     assert tally.taken_back
     assert tally.deadlines > tally.row_deadlines > 0
+    assert tally.recycled > tally.worn > 0
 
 
 @pytest.mark.parametrize("shard", range(2))

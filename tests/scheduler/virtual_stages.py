@@ -38,6 +38,8 @@ class Statistics:
     losses: int = 0
     deadlines: int = 0
     row_deadlines: int = 0
+    recycled: int = 0
+    worn: int = 0
     failed_attempts: int = 0
     typed: int = 0
     late: int = 0

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rayorch_prefect.model.events import EndWorker
+from rayorch_prefect.model.reports import AttemptFailed
 from rayorch_prefect.scheduler.commit import Committer
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.workers import Flight, Workers
@@ -125,3 +126,77 @@ def a_deadline_of_a_batch_that_has_ended_counts(patch: pytest.MonkeyPatch) -> No
 
     patch.setattr(Workers, "take_off", remember)
     patch.setattr(Scheduler, "_deadline_passed", apply)
+
+
+# -- recycling ------------------------------------------------------------------------------------
+
+
+@defect
+def a_worn_worker_gets_another_batch(patch: pytest.MonkeyPatch) -> None:
+    wear = Workers.wear
+
+    def late(self: Workers, worker: int) -> None:
+        if self._served.get(worker) == self._lives[self.pool_of[worker]]:
+            self._lives = [life and life + 1 for life in self._lives]
+        else:
+            wear(self, worker)
+
+    patch.setattr(Workers, "wear", late)
+
+
+@defect
+def a_worn_worker_is_never_retired(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "_retire", lambda self, worker: None)
+
+
+@defect
+def a_worn_worker_is_retired_with_what_it_holds(patch: pytest.MonkeyPatch) -> None:
+    def retire(self: Workers, worker: int) -> bool:
+        if worker not in self.worn:
+            return False
+        for batch in list(self.held[worker]):
+            self._forget_flight(batch)
+        self._forget_worker(worker)
+        return True
+
+    patch.setattr(Workers, "retire", retire)
+
+
+@defect
+def a_worn_worker_is_replaced_only_when_it_goes(patch: pytest.MonkeyPatch) -> None:
+    retire = Scheduler._retire
+
+    def late(self: Scheduler, worker: int) -> None:
+        if worker in self.workers.worn and not self.workers.held[worker]:
+            self._start_worker(self.workers.pool_of[worker])
+        retire(self, worker)
+
+    patch.setattr(Scheduler, "_replace_worn", lambda self: self.workers.newly_worn.clear())
+    patch.setattr(Scheduler, "_retire", late)
+
+
+@defect
+def a_worn_worker_that_dies_is_replaced_twice(patch: pytest.MonkeyPatch) -> None:
+    lost = Scheduler._worker_lost
+
+    def forgotten(self: Scheduler, event: Any) -> None:
+        was_worn = event.worker in self.workers.worn
+        lost(self, event)
+        if was_worn:
+            self._start_worker(event.pool)
+
+    patch.setattr(Scheduler, "_worker_lost", forgotten)
+
+
+@defect
+def what_a_worn_worker_still_does_is_tried_again(patch: pytest.MonkeyPatch) -> None:
+    worn = Scheduler._worker_worn
+
+    def impatient(self: Scheduler, event: Any) -> None:
+        failed = AttemptFailed("WorkerDied", "worn")
+        for batch in list(self.workers.held.get(event.worker, ())):
+            flight = self.workers.land(batch)
+            self._committer.attempt(flight, failed, charge=False)
+        worn(self, event)
+
+    patch.setattr(Scheduler, "_worker_worn", impatient)

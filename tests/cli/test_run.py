@@ -19,15 +19,19 @@ import httpx
 import pytest
 
 from rayorch_prefect.binding.prefect_server import PrefectServer
-from tests.services import Bucket, S3Server
+from tests.services import Bucket, S3Server, on_moto
 
 ROOT = Path(__file__).parents[2]
 
 
 def started(
-    bucket: Bucket, environment: dict[str, str], *more: str, stdout: int = subprocess.PIPE
+    bucket: Bucket,
+    environment: dict[str, str],
+    *more: str,
+    stdout: int = subprocess.PIPE,
+    module: str = "rayorch_prefect.cli.main",
 ) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rayorch_prefect.cli.main", "run"]
+    command = [sys.executable, "-m", module, "run"]
     command += ["--program", "tests.binding.programs:joined"]
     command += ["--source", bucket.source, "--destination", bucket.destination, *more]
     kept = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
@@ -220,6 +224,22 @@ def test_a_signal_ends_the_run_as_cancelled(
     left = bucket.keys("out/")
     time.sleep(3)
     assert bucket.keys("out/") == left
+
+
+@pytest.mark.slow
+@on_moto
+def test_sigterm_at_the_moment_that_ray_takes_it(
+    bucket: Bucket, s3_server: S3Server, prefect_server: PrefectServer
+) -> None:
+    bucket.put_sources(**{f"s{index}": {"n": 4, "sleep": 0.5} for index in range(4)})
+    api = {"PREFECT_API_URL": prefect_server.api_url}  # a Ray of its own
+
+    running = started(bucket, api, module="tests.cli.stolen")
+    out, errors = running.communicate(timeout=120)
+
+    assert "sent" in errors
+    assert running.returncode == 143, out + errors
+    assert out.splitlines()[-1].startswith("Cancelled: cancelled: by SIGTERM. 4 sources: "), out
 
 
 def test_a_killed_run_started_again_computes_only_what_is_not_published(

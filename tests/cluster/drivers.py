@@ -1,10 +1,11 @@
 """Drivers on a cluster that RAY_ADDRESS names; each is a process of its own.
 
-`python -m tests.cluster.drivers spread NOTES`, `... hold` or `... wait`.
+`python -m tests.cluster.drivers spread NOTES`, `... hold`, `... wait` or `... limit`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -116,10 +117,38 @@ def wait() -> None:
         show(value=parent.value())
 
 
+def stuck(row: int) -> int:
+    if row == 2:
+        ctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock
+    return row
+
+
+def limit() -> None:
+    """A row on the second node never ends, and holds the interpreter's lock there."""
+
+    @program
+    def sticks(row: Any) -> Any:
+        far_stage = stage(stuck, batch_size=5, resources={"second": 1}, row_limit_s=2)
+        return far_stage.options(retry_budget=2)(row)
+
+    with Engine(sticks) as engine:
+        parents = {parent.index: parent for parent in engine.run(range(5))}
+        show(
+            values=[parents[row].value() for row in (0, 1, 3, 4)],
+            cause=str(parents[2].cause),
+            deadlines=engine.metrics.deadlines_passed,
+        )
+
+
 def show(**found: Any) -> None:
     print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
-    commands: dict[str, Callable[..., None]] = {"spread": spread, "hold": hold, "wait": wait}
+    commands: dict[str, Callable[..., None]] = {
+        "spread": spread,
+        "hold": hold,
+        "wait": wait,
+        "limit": limit,
+    }
     commands[sys.argv[1]](*sys.argv[2:])

@@ -131,3 +131,14 @@ def test_a_job_waits_for_what_another_one_holds(start: Start, address: str) -> N
     assert said(waiter)["value"][2] == 3
     ended(waiter)
     assert waiter.returncode == 0
+
+
+def test_a_row_on_another_node_is_held_to_its_limit(start: Start, address: str) -> None:
+    driver = start("drivers", "limit", address=address)
+    out, errors = driver.communicate(timeout=90)
+    assert driver.returncode == 0, errors
+    found = json.loads(out)
+    assert found["values"] == [0, 1, 3, 4]
+    assert "AttemptsExhausted[DeadlineExceeded] in stage stuck" in found["cause"]
+    # Known by its row: once in the batch of five, once alone.
+    assert found["deadlines"] == 2

@@ -18,14 +18,14 @@ from itertools import pairwise
 from typing import Any
 
 from rayorch_prefect import F, program, stage
-from rayorch_prefect.execution.batch import Fetch
-from rayorch_prefect.execution.driver import (
+from rayorch_prefect.execution.backend import (
     BackendMessage,
     BatchReply,
-    Driver,
     TakeBackAnswer,
     WorkerIsReady,
 )
+from rayorch_prefect.execution.batch import Fetch
+from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.messages import (
     BatchMessage,
     ReturnedChunk,

@@ -11,18 +11,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from rayorch_prefect.errors import ObjectStoreFull, RayorchError, StageStartError
-from rayorch_prefect.execution.batch import Fetch
+from rayorch_prefect.execution.backend import (
+    Backend,
+    BackendMessage,
+    BatchReply,
+    TakeBackAnswer,
+    WorkerHasRetired,
+    WorkerIsAt,
+    WorkerIsLost,
+    WorkerIsReady,
+)
 from rayorch_prefect.execution.blocks import Blocks
 from rayorch_prefect.execution.codec import EncodedChunk
 from rayorch_prefect.execution.deadlines import Deadlines
-from rayorch_prefect.execution.marker import Place
 from rayorch_prefect.execution.messages import (
     BatchMessage,
     ChunkAddress,
-    Reply,
     ReturnedChunk,
     ReturnedOutput,
     RowsReply,
@@ -30,7 +37,6 @@ from rayorch_prefect.execution.messages import (
 from rayorch_prefect.execution.parent import OnParent, Parent, Payload
 from rayorch_prefect.execution.rows import DescribedRows
 from rayorch_prefect.model.events import (
-    Bar,
     BatchReported,
     BatchStarted,
     BatchTakenBack,
@@ -63,119 +69,6 @@ from rayorch_prefect.scheduler.core import Scheduler
 logger = logging.getLogger(__name__)
 
 MOST_LARGE_RETURNS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerIsReady:
-    """From the backend: a worker is built."""
-
-    worker: int
-    pool: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerIsLost:
-    """From the backend: a worker is gone or could not be built."""
-
-    worker: int
-    pool: int
-    type: str
-    message: str
-    charge: bool = True
-    idle: bool = False
-    """Seen by the watch and not by a batch: of no weight while a batch is still to answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerHasRetired:
-    """From the backend: a worker that was let go has closed, or has had the time to."""
-
-    worker: int
-
-
-@dataclass(frozen=True, slots=True)
-class TakeBackAnswer:
-    """From the backend: whether a worker gave a batch back before it started."""
-
-    worker: int
-    batch: int
-    taken: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReply:
-    """From the backend: a batch came back. `large[i]` references large return i."""
-
-    worker: int
-    batch: int
-    reply: Reply
-    large: Sequence[Any] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerIsAt:
-    """From the backend: where a worker was found, that was asked about a batch."""
-
-    worker: int
-    batch: int
-    place: Place | None
-
-
-BackendMessage: TypeAlias = (
-    WorkerIsReady | WorkerIsLost | WorkerHasRetired | BatchReply | TakeBackAnswer | WorkerIsAt
-)
-
-
-class Backend(Protocol):
-    """Workers, wherever they are. Nothing here may block for long."""
-
-    @property
-    def fetch(self) -> Fetch:
-        """Reads stored objects."""
-        ...
-
-    def start_worker(self, pool: int) -> int:
-        """Begin to start a worker; returns its number, never used again."""
-        ...
-
-    def send(self, worker: int, batch: int, message: BatchMessage) -> None:
-        """Give an idle worker a batch."""
-        ...
-
-    def take_back(self, worker: int, batch: int) -> None:
-        """Ask a worker not to start a batch; its answer comes as a message."""
-        ...
-
-    def tell_bars(self, worker: int, bars: Sequence[Bar]) -> None:
-        """Tell a worker of groups that were barred since it got its rows."""
-        ...
-
-    def forget_bar(self, worker: int, bar: Bar) -> None:
-        """Tell a worker that a bar does not hold."""
-        ...
-
-    def look(self, worker: int, batch: int) -> None:
-        """Find out which row a worker is at; the answer comes as a message, or not at all."""
-        ...
-
-    def retire(self, worker: int) -> None:
-        """Let an idle worker close; that it has done so comes as a message."""
-        ...
-
-    def discard(self, worker: int) -> None:
-        """Make sure that a worker is gone, whatever it does."""
-        ...
-
-    def keep(self, data: Any) -> Any:
-        """Store a large chunk that came in a reply; returns a reference to a list with it.
-
-        Raises ObjectStoreFull.
-        """
-        ...
-
-    def unstored(self, returned: Sequence[Any]) -> str | None:
-        """Why one of these large returns was not stored; None if all were."""
-        ...
 
 
 @dataclass(slots=True)

@@ -23,8 +23,9 @@ from rayorch_prefect.errors import (
     UsageError,
 )
 from rayorch_prefect.execution.appliers import Application, Appliers
+from rayorch_prefect.execution.backend import BackendMessage
 from rayorch_prefect.execution.cluster import check_fit, connect, waiting_text
-from rayorch_prefect.execution.driver import BackendMessage, Driver
+from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.engine_run import Run
 from rayorch_prefect.execution.environments import checked, refuse_local_folders
 from rayorch_prefect.execution.local import row_keys

@@ -7,15 +7,15 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from rayorch_prefect.execution.bars import Bars
-from rayorch_prefect.execution.batch import Fetch, LargeReturns, run_batch
-from rayorch_prefect.execution.driver import (
+from rayorch_prefect.execution.backend import (
     BackendMessage,
     BatchReply,
     TakeBackAnswer,
     WorkerIsLost,
     WorkerIsReady,
 )
+from rayorch_prefect.execution.bars import Bars
+from rayorch_prefect.execution.batch import Fetch, LargeReturns, run_batch
 from rayorch_prefect.execution.messages import BatchMessage
 from rayorch_prefect.execution.specs import contracts, stage_spec
 from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, short

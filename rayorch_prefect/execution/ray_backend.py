@@ -19,8 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayorch_prefect.errors import ObjectStoreFull, StageStartError
 from rayorch_prefect.execution import object_store
-from rayorch_prefect.execution.batch import Fetch
-from rayorch_prefect.execution.driver import (
+from rayorch_prefect.execution.backend import (
     BackendMessage,
     BatchReply,
     TakeBackAnswer,
@@ -29,6 +28,7 @@ from rayorch_prefect.execution.driver import (
     WorkerIsLost,
     WorkerIsReady,
 )
+from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.environments import merged
 from rayorch_prefect.execution.marker import Place, read
 from rayorch_prefect.execution.messages import BatchMessage, Built, TakenBack

@@ -84,6 +84,7 @@ class Engine:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # Nothing enters the inbox after its end mark, or a caller would wait for ever.
         self._door = threading.Lock()
+        self._tick_waits = False
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._driver: Driver | None = None
@@ -196,14 +197,25 @@ class Engine:
             self._appliers.close()
 
     def _next_step(self, driver: Driver) -> Callable[[], None] | None:
-        """What is to be done next, a deadline too; None at the end."""
-        left = driver.next_deadline - time.monotonic()
-        if left <= 0:
-            return driver.tick
+        """What is to be done next; None at the end.
+
+        A deadline comes after all that was told before it: a report may be among that.
+        """
+        left = math.inf if self._tick_waits else driver.next_deadline - time.monotonic()
         try:
-            return self._inbox.get(timeout=None if left == math.inf else min(left, LONGEST_NAP_S))
+            if left > 0:
+                return self._inbox.get(
+                    timeout=None if left == math.inf else min(left, LONGEST_NAP_S)
+                )
         except queue.Empty:
-            return driver.tick
+            pass
+        self._tick_waits = True
+        self._inbox.put(self._tick)
+        return self._inbox.get()
+
+    def _tick(self) -> None:
+        self._tick_waits = False
+        self._live_driver.tick()
 
     def _take(self, driver: Driver, step: Callable[[], None]) -> None:
         """One step. After a defect the loop goes on, so that whoever asks gets its error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from typing import Any
 
@@ -110,4 +111,32 @@ def test_what_waits_for_its_turn_has_no_clock_running(cluster: str, limit: str) 
         assert {row: parent.value() for row, parent in by_index(engine, range(4)).items()} == {
             row: row for row in range(4)
         }
+        assert engine.metrics.deadlines_passed == 0
+
+
+def late_riser(row: int) -> int:
+    time.sleep(0.4 * row)
+    return row
+
+
+def test_a_busy_driver_ends_no_worker_that_has_reported(cluster: str) -> None:
+    """The report of row 1 arrives in time, but is read after the limit."""
+
+    @program
+    def reported(source: int) -> Any:
+        return stage(late_riser, replicas=2, retry_budget=1, batch_limit_s=0.8)(source)
+
+    ended: list[Any] = []
+    done = threading.Event()
+
+    def keep_busy(parent: Any) -> None:
+        ended.append(parent)
+        time.sleep(1.2)
+        if len(ended) == 2:
+            done.set()
+
+    with Engine(reported) as engine:
+        engine.submit(range(2), on_parent=keep_busy)
+        assert done.wait(60)
+        assert [parent.value() for parent in ended] == [0, 1]
         assert engine.metrics.deadlines_passed == 0

@@ -12,17 +12,21 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 import ray
 from ray.exceptions import RayActorError
 
 from rayorch_prefect.errors import EngineClosed
+from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.parent import Payload
 from rayorch_prefect.execution.worker_actor import fetch, import_from
 
 TRIES = 3
+
+# (payload, what of it is lost, who gets the payload with its values made again, or None)
+Renew: TypeAlias = Callable[[Payload, LostValues, Callable[[Payload | None], None]], None]
 
 
 class ApplierActor:
@@ -67,8 +71,9 @@ class Application:
 class Appliers:
     """A pool of `size` applier actors, started when first needed.
 
-    A call whose actor dies is tried again on another, `TRIES` times in all; then its future has
-    the error. `later(function, *args)` runs something on the Engine's thread.
+    A call whose actor dies is tried again on another, one whose value has died with its node
+    once the value is made again: `TRIES` times in all; then its future has the error.
+    `later(function, *args)` runs something on the Engine's thread, `renew` is the driver's.
     """
 
     def __init__(
@@ -76,12 +81,14 @@ class Appliers:
         size: int,
         path: Sequence[str],
         later: Callable[..., object],
+        renew: Renew,
         num_cpus: float = 0.0,
         runtime_env: Mapping[str, Any] | None = None,
     ) -> None:
         self._size = size
         self._path = list(path)
         self._later = later
+        self._renew = renew
         self._class = ray.remote(ApplierActor).options(
             num_cpus=num_cpus,
             max_restarts=0,
@@ -92,6 +99,7 @@ class Appliers:
         self._idle: deque[Any] = deque()
         self._waiting: deque[Application] = deque()
         self._running: list[Application] = []
+        self._renewing: list[Application] = []
 
     def apply(self, application: Application) -> None:
         """Queue an application."""
@@ -136,10 +144,13 @@ class Appliers:
             self._actors.remove(actor)
         else:
             self._idle.append(actor)
-        if isinstance(died, RayActorError) and application.tries < TRIES:
-            self._waiting.appendleft(application)
-        else:
+        lost = died or future.result()[1]
+        if application.tries == TRIES or not isinstance(lost, RayActorError | LostValues):
             _settle(application.future, future)
+        elif isinstance(lost, LostValues):
+            self._when_made_again(application, lost)
+        else:
+            self._waiting.appendleft(application)
         self._send()
 
     def cut_off(self, futures: Sequence[Future[Any]]) -> None:
@@ -150,14 +161,35 @@ class Appliers:
             if application.future in futures:
                 application.tries = TRIES
                 ray.kill(application.actor)
+        for application in [each for each in self._renewing if each.future in futures]:
+            self._renewing.remove(application)
+            application.future.set_exception(EngineClosed("cut off while its value was made again"))
+
+    def _when_made_again(self, application: Application, lost: LostValues) -> None:
+        """Try again once the value is there again."""
+        self._renewing.append(application)
+
+        def then(payload: Payload | None) -> None:
+            if application not in self._renewing:
+                return  # ended meanwhile
+            self._renewing.remove(application)
+            if payload is None:
+                application.future.set_exception(lost)
+            else:
+                application.payload = payload
+                self._waiting.appendleft(application)
+                self._send()
+
+        self._renew(application.payload, lost, then)
 
     def close(self) -> None:
         """End all actors; applications that have not ended get EngineClosed."""
         left = EngineClosed("the Engine was left before this was done")
-        for application in (*self._running, *self._waiting):
+        for application in (*self._running, *self._renewing, *self._waiting):
             if application.tries or application.future.set_running_or_notify_cancel():
                 application.future.set_exception(left)
         self._running.clear()
+        self._renewing.clear()
         self._waiting.clear()
         for actor in self._actors:
             ray.kill(actor)

@@ -48,7 +48,9 @@ class Gate:
         bars.forget_before(message.oldest)
 
     def skips(self, row: int) -> bool:
-        """Whether the row's group is barred."""
+        """Whether the row's group is barred, or the row is left out anyhow."""
+        if row in self._message.left_out:
+            return True
         bars = self._message.bars
         return bool(bars) and bars[bisect_right(self._message.cuts, row)] in self._bars
 

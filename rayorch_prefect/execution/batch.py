@@ -9,11 +9,13 @@ from typing import Any
 
 from rayorch_prefect.execution.bars import Bars, Gate
 from rayorch_prefect.execution.codec import EncodedChunk, LargeChunk, decode, encode, rows_of
+from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.marker import Marker
 from rayorch_prefect.execution.messages import (
     BatchMessage,
     CallContract,
     ChunkAddress,
+    InputsLost,
     Reply,
     ReturnedChunk,
     ReturnedOutput,
@@ -53,6 +55,8 @@ def run_batch(
     try:
         chunks = _decoded(message.chunks, fetch)
         inputs = [rows_of(parts, chunks) for parts in message.inputs]
+    except LostValues as lost:
+        return InputsLost(of_lost(message.chunks, lost)), returns
     except Exception as error:
         return AttemptFailed(type(error).__name__, f"reading the inputs: {short(error)}"), returns
     before_start()
@@ -69,8 +73,24 @@ def run_batch(
     return reply, returns
 
 
+def references(chunks: Sequence[Any]) -> list[Any]:
+    """The stored objects that chunks lie in, each once."""
+    return list({chunk.ref: None for chunk in chunks if isinstance(chunk, ChunkAddress)})
+
+
+def of_lost(chunks: Sequence[Any], lost: LostValues) -> tuple[int, ...]:
+    """Which chunks lie in the stored objects that are lost."""
+    refs = references(chunks)
+    gone = {refs[position] for position in lost.positions}
+    return tuple(
+        index
+        for index, chunk in enumerate(chunks)
+        if isinstance(chunk, ChunkAddress) and chunk.ref in gone
+    )
+
+
 def _decoded(chunks: Sequence[Any], fetch: Fetch) -> list[list[Any]]:
-    refs = list({chunk.ref: None for chunk in chunks if isinstance(chunk, ChunkAddress)})
+    refs = references(chunks)
     stored = dict(zip(refs, fetch(refs), strict=True)) if refs else {}
     return [
         decode(stored[chunk.ref][chunk.position] if isinstance(chunk, ChunkAddress) else chunk)

@@ -9,20 +9,86 @@ from typing import Any
 
 from rayorch_prefect.errors import InternalError
 from rayorch_prefect.execution.codec import readdress
+from rayorch_prefect.execution.messages import BatchMessage, RowsReply
+from rayorch_prefect.execution.rows import SourceRows
+from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.parts import Parts
 
+MOST_LARGE_RETURNS = 8
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
+class Recipe:
+    """How a batch made its values, so that they can be made again.
+
+    `inputs` address `blocks`. `made` is (sizes of chunks, hash of shapes) by output and `failed`
+    the rows without values: once it has run, to tell whether it gives the same again.
+    """
+
+    call: int
+    rows: int
+    inputs: tuple[Parts, ...]
+    blocks: tuple[Block, ...]
+    cuts: tuple[int, ...]
+    made: tuple[tuple[tuple[int, ...], int], ...] = ()
+    failed: frozenset[int] = frozenset()
+
+    def message(
+        self,
+        batch: int,
+        bars: tuple[Bar, ...] = (),
+        oldest: int = 0,
+        large_returns: int = MOST_LARGE_RETURNS,
+    ) -> BatchMessage:
+        """The batch; once more, it goes without the rows that gave nothing."""
+        return BatchMessage(
+            batch=batch,
+            call=self.call,
+            rows=self.rows,
+            inputs=self.inputs,
+            chunks=tuple(block.data for block in self.blocks),
+            cuts=self.cuts,
+            large_returns=min(self.rows, large_returns),
+            bars=bars,
+            oldest=oldest,
+            left_out=self.failed,
+        )
+
+    def ran(self, reply: RowsReply) -> None:
+        """Remember what a reply to it was like."""
+        self.made, self.failed = _made(reply), frozenset((*reply.failures, *reply.skipped))
+
+    def misfit(self, reply: RowsReply) -> str | None:
+        """What is other than the first time in a way that readers would notice."""
+        if reply.failures:
+            row, failure = min(reply.failures.items())
+            return f"row {row} of its batch failed this time: {failure.type}: {failure.message}"
+        if _made(reply) != self.made:
+            return "its batch gave another number of values this time"
+        return None
+
+
+def _made(reply: RowsReply) -> tuple[tuple[tuple[int, ...], int], ...]:
+    return tuple(
+        (tuple(chunk.n for chunk in output.chunks), hash(output.shapes)) for output in reply.outputs
+    )
+
+
+@dataclass(slots=True, eq=False)
 class Block:
     """A chunk and the slots it holds; `live` values still have a reader.
 
-    `data` is a pickle (bytes), a large chunk, or a `ChunkAddress` of a stored object.
+    `data` is a pickle (bytes), a large chunk, or a `ChunkAddress` of a stored object; None once
+    it was released or lost. `place` is the chunk's (output, index) in what `recipe` made; a
+    source row's block has no recipe, and keeps a small value for whoever is made from it.
     """
 
     slot: int
     n: int
     data: Any
     live: int
+    recipe: Recipe | SourceRows | None = None
+    place: tuple[int, int] = (0, 0)
 
 
 class Blocks:
@@ -37,13 +103,22 @@ class Blocks:
     def __len__(self) -> int:
         return len(self._blocks) - self._dead
 
-    def store(self, chunks: Sequence[tuple[int, Any]]) -> int:
+    def __iter__(self) -> Iterator[Block]:
+        return (block for block in self._blocks if block is not None)
+
+    def store(
+        self,
+        chunks: Sequence[tuple[int, Any]],
+        recipe: Recipe | SourceRows | None = None,
+        output: int = 0,
+    ) -> int:
         """Keep chunks of (n, data) under consecutive slots; returns the first slot."""
         first = self._next_slot
-        for n, data in chunks:
+        for index, (n, data) in enumerate(chunks):
             if n:
                 self._starts.append(self._next_slot)
-                self._blocks.append(Block(self._next_slot, n, data, n))
+                block = Block(self._next_slot, n, data, n, recipe, (output, index))
+                self._blocks.append(block)
                 self._next_slot += n
         return first
 
@@ -59,6 +134,7 @@ class Blocks:
             if not block.live:
                 self._blocks[index] = None
                 self._dead += 1
+                block.data = None
             slot += step
         if self._dead > 1024 and self._dead * 2 > len(self._blocks):
             self._compact()
@@ -75,10 +151,10 @@ class Blocks:
         self._starts = [block.slot for block in self._blocks if block is not None]
         self._dead = 0
 
-    def address(self, inputs: Sequence[Parts]) -> tuple[tuple[Parts, ...], tuple[Any, ...]]:
-        """Parts over slots as parts over chunks, and the data of those chunks."""
+    def address(self, inputs: Sequence[Parts]) -> tuple[tuple[Parts, ...], tuple[Block, ...]]:
+        """Parts over slots as parts over blocks, and those blocks."""
         chunks: dict[int, int] = {}
-        data: list[Any] = []
+        found: list[Block] = []
 
         def pieces(slot: int, n: int) -> Iterator[tuple[int, int, int]]:
             while n:
@@ -86,10 +162,10 @@ class Blocks:
                 offset = slot - block.slot
                 step = min(n, block.n - offset)
                 if index not in chunks:
-                    chunks[index] = len(data)
-                    data.append(block.data)
+                    chunks[index] = len(found)
+                    found.append(block)
                 yield chunks[index], offset, step
                 slot, n = slot + step, n - step
 
         addressed = tuple(readdress(parts, lambda s, n: list(pieces(s, n))) for parts in inputs)
-        return addressed, tuple(data)
+        return addressed, tuple(found)

@@ -5,12 +5,10 @@ Knows neither Ray nor threads: `Engine` feeds it from one thread, `run_local` in
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rayorch_prefect.errors import ObjectStoreFull, RayorchError, StageStartError
@@ -24,19 +22,25 @@ from rayorch_prefect.execution.backend import (
     WorkerIsLost,
     WorkerIsReady,
 )
-from rayorch_prefect.execution.blocks import Blocks
+from rayorch_prefect.execution.batch import of_lost
+from rayorch_prefect.execution.blocks import MOST_LARGE_RETURNS, Blocks, Recipe
 from rayorch_prefect.execution.codec import EncodedChunk
 from rayorch_prefect.execution.deadlines import Deadlines
+from rayorch_prefect.execution.losses import LOST_BLOCK, LostValues
 from rayorch_prefect.execution.messages import (
     BatchMessage,
     ChunkAddress,
+    InputsLost,
     ReturnedChunk,
     ReturnedOutput,
     RowsReply,
 )
+from rayorch_prefect.execution.owner import Owner
 from rayorch_prefect.execution.parent import OnParent, Parent, Payload
-from rayorch_prefect.execution.rows import DescribedRows
+from rayorch_prefect.execution.remaking import Remaker
+from rayorch_prefect.execution.rows import DescribedRows, SourceRows
 from rayorch_prefect.model.events import (
+    Bar,
     BatchReported,
     BatchStarted,
     BatchTakenBack,
@@ -61,24 +65,10 @@ from rayorch_prefect.model.events import (
     WorkerReady,
     WorkerWorn,
 )
-from rayorch_prefect.model.outcomes import ParentOutcome
+from rayorch_prefect.model.outcomes import Failure, Kind, ParentOutcome
 from rayorch_prefect.model.reports import AttemptFailed, OutputReport, Report, RowsReport
 from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.scheduler.core import Scheduler
-
-logger = logging.getLogger(__name__)
-
-MOST_LARGE_RETURNS = 8
-
-
-@dataclass(slots=True)
-class _Owner:
-    """Who gets the parents of a microbatch."""
-
-    rows: Sequence[Any]
-    keys: Sequence[str]
-    on_parent: OnParent
-    started: float
 
 
 class Driver:
@@ -104,11 +94,17 @@ class Driver:
         self._clock = clock
         self._timer = timer
         self._deadlines = Deadlines(plan)
-        self._owners: dict[int, _Owner] = {}
+        self._owners: dict[int, Owner] = {}
         self._next_microbatch = 0
         self._wants_large = [True] * len(plan.calls)
         self._lost: set[int] = set()
         self._events: deque[Event] = deque()
+        self.remaker = Remaker(plan, self.blocks, self)
+        self._recipes: dict[int, Recipe] = {}
+        self._parked: set[int] = set()
+        # Rows handed over whose release the scheduler has not been told yet, by microbatch.
+        self._handed: dict[int, list[int]] = {}
+        self._draining = False
 
     def start(self) -> None:
         """Ask for all workers."""
@@ -136,13 +132,13 @@ class Driver:
         """Admit a microbatch; returns its number. Parents come through `on_parent`."""
         number = self._next_microbatch
         self._next_microbatch += 1
-        owner = _Owner(rows, keys, on_parent, self._clock())
+        owner = Owner(rows, keys, on_parent, self._clock())
         if self.error is not None:
-            self._tell(number, owner, self.error)
+            owner.tell(number, self.error)
             return number
         self._owners[number] = owner
         stored, refused = self._rows_stored(described)
-        first = self.blocks.store([(1, data) for data in stored])
+        first = self.blocks.store([(1, data) for data in stored], SourceRows(self.plan, rows))
         source = OutputReport(first, len(described.chunks), described.shapes, described.mask)
         invalid = (*described.invalid, *refused.items())
         self._apply(SourceAdmitted(number, len(rows), source, invalid))
@@ -154,7 +150,7 @@ class Driver:
         refused: dict[int, str] = {}
         for index, chunk in enumerate(described.chunks):
             try:
-                data = self._row_data(chunk)
+                data = self.source_data(chunk)
             except ObjectStoreFull as error:
                 # The others go on; such a row is refused, and its values are let go unread.
                 data = b""
@@ -163,7 +159,8 @@ class Driver:
             stored.append(data)
         return stored, refused
 
-    def _row_data(self, chunk: EncodedChunk) -> Any:
+    def source_data(self, chunk: EncodedChunk) -> Any:
+        """A source row's value as a block's data."""
         if chunk.small is not None:
             return chunk.small
         return ChunkAddress(self._backend.keep(chunk.large), 0)
@@ -178,7 +175,7 @@ class Driver:
         self.error = self.error or error
         while self._owners:
             number, owner = self._owners.popitem()
-            self._tell(number, owner, error)
+            owner.tell(number, error)
 
     # -- deadlines -----------------------------------------------------------------------------
 
@@ -206,7 +203,7 @@ class Driver:
         held = workers.held.get(worker)
         batch = held[0] if held else None
         pool = workers.pool_of.get(worker)
-        if pool is None or batch is None:
+        if pool is None or batch is None or batch in self._parked:
             self._deadlines.stops(worker)
         elif self._deadlines.limited(pool):
             rows = workers.flights[batch].rows
@@ -221,13 +218,22 @@ class Driver:
         match message:
             case WorkerIsReady():
                 self._apply(WorkerReady(message.worker, message.pool))
+                self.remaker.worker_ready()
             case WorkerIsLost():
                 self._worker_lost(message)
             case TakeBackAnswer():
+                if message.taken:
+                    self._forget_flight(message.batch)
                 answer = BatchTakenBack if message.taken else BatchStarted
                 self._apply(answer(message.batch, message.worker))
             case WorkerHasRetired():
                 self._backend.discard(message.worker)
+            case BatchReply() if message.batch < 0:
+                self.remaker.replied(message.batch, message.reply, message.large)
+            case BatchReply(reply=InputsLost() as lost) if message.batch in self._recipes:
+                recipe = self._recipes[message.batch]
+                self.remaker.forget_data(recipe.blocks[index] for index in lost.chunks)
+                self._send(message.worker, message.batch, recipe)
             case BatchReply():
                 self._weigh(message)
                 report = self._stored(message)
@@ -243,23 +249,39 @@ class Driver:
 
     def _worker_lost(self, lost: WorkerIsLost) -> None:
         """Each batch that a dead worker held says so: the first counts."""
-        if lost.worker in self._lost or (
-            lost.idle and self.scheduler.workers.held.get(lost.worker)
-        ):
+        if lost.worker in self._lost:
+            self.remaker.worker_lost(lost.worker)
             return
-        self._lost.add(lost.worker)
-        self._backend.discard(lost.worker)
+        held = self.scheduler.workers.held.get(lost.worker, ())
+        if lost.idle and not self._parked.issuperset(held):
+            return
         self._apply(WorkerLost(lost.worker, lost.pool, lost.type, lost.message, lost.charge))
+        self._discard(lost.worker)
+
+    def _discard(self, worker: int) -> None:
+        self._lost.add(worker)
+        self._backend.discard(worker)
+        flights = self.scheduler.workers.flights
+        for batch in [batch for batch in self._recipes if batch not in flights]:
+            self._forget_flight(batch)
+        self.remaker.worker_lost(worker)
+
+    def _forget_flight(self, batch: int) -> Recipe | None:
+        self._parked.discard(batch)
+        return self._recipes.pop(batch, None)
 
     def _stored(self, message: BatchReply) -> Report:
         """Put a reply's values into the store, and leave their slots in the report."""
         reply = message.reply
+        recipe = self._forget_flight(message.batch)
+        if isinstance(reply, InputsLost):
+            return AttemptFailed(LOST_BLOCK, "what the batch reads was lost")
         if not isinstance(reply, RowsReply):
             return reply
-        flight = self.scheduler.workers.flights.get(message.batch)
-        if flight is not None:
-            self._wants_large[flight.call] = reply.large_bytes > 0
-            self.busy_s[flight.call] += reply.busy_s
+        if recipe is not None:
+            self._wants_large[recipe.call] = reply.large_bytes > 0
+            self.busy_s[recipe.call] += reply.busy_s
+            recipe.ran(reply)
         try:
             self._require_stored(reply, message.large)
             kept = [self._kept(output, message.large) for output in reply.outputs]
@@ -267,8 +289,10 @@ class Driver:
             said = f"the {reply.large_bytes} bytes that it returned could not be stored: {error}"
             return AttemptFailed(type(error).__name__, said)
         outputs = tuple(
-            OutputReport(self.blocks.store(chunks), output.slots, output.shapes, output.mask)
-            for output, chunks in zip(reply.outputs, kept, strict=True)
+            OutputReport(
+                self.blocks.store(chunks, recipe, place), output.slots, output.shapes, output.mask
+            )
+            for place, (output, chunks) in enumerate(zip(reply.outputs, kept, strict=True))
         )
         return RowsReport(reply.rows, outputs, reply.failures, reply.skipped)
 
@@ -283,9 +307,10 @@ class Driver:
             raise ObjectStoreFull(problem)
 
     def _kept(self, output: ReturnedOutput, large: Sequence[Any]) -> list[tuple[int, Any]]:
-        return [(chunk.n, self._chunk_data(chunk, large)) for chunk in output.chunks]
+        return [(chunk.n, self.chunk_data(chunk, large)) for chunk in output.chunks]
 
-    def _chunk_data(self, chunk: ReturnedChunk, large: Sequence[Any]) -> Any:
+    def chunk_data(self, chunk: ReturnedChunk, large: Sequence[Any]) -> Any:
+        """A returned chunk as a block's data."""
         if chunk.data is None:
             return ChunkAddress(large[chunk.large_return], chunk.position)
         if isinstance(chunk.data, bytes):
@@ -296,14 +321,27 @@ class Driver:
 
     def _apply(self, event: Event) -> None:
         self._events.append(event)
-        while self._events:
-            event = self._events.popleft()
-            self._obey(self.scheduler.handle(event))
-            if isinstance(event, BatchReported | BatchTakenBack | WorkerLost | DeadlinePassed):
-                self._time(event.worker)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Handle events until there are none; those that come up meanwhile stand in line."""
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._events or self._handed:
+                self._events.extend(
+                    RowsReleased(number, tuple(rows)) for number, rows in self._handed.items()
+                )
+                self._handed.clear()
+                event = self._events.popleft()
+                self._obey(self.scheduler.handle(event))
+                if isinstance(event, BatchReported | BatchTakenBack | WorkerLost | DeadlinePassed):
+                    self._time(event.worker)
+        finally:
+            self._draining = False
 
     def _obey(self, instructions: list[Instruction]) -> None:
-        released: dict[int, list[int]] = {}
         # Values are addressed before they are let go: releases come last.
         for instruction in instructions:
             match instruction:
@@ -311,12 +349,10 @@ class Driver:
                     self._dispatch(instruction)
                 case ParentCompleted():
                     self._deliver(instruction)
-                    released.setdefault(instruction.microbatch, []).append(instruction.row)
                 case StartWorker():
                     self._backend.start_worker(instruction.pool)
                 case EndWorker():
-                    self._lost.add(instruction.worker)
-                    self._backend.discard(instruction.worker)
+                    self._discard(instruction.worker)
                 case RetireWorker():
                     self._lost.add(instruction.worker)
                     self._backend.retire(instruction.worker)
@@ -338,39 +374,78 @@ class Driver:
                     self._owners.pop(instruction.microbatch, None)
                 case _:
                     pass
-        self._events.extend(RowsReleased(number, tuple(rows)) for number, rows in released.items())
 
     def _dispatch(self, batch: DispatchBatch) -> None:
-        inputs, chunks = self.blocks.address(batch.inputs)
-        large = min(batch.rows, MOST_LARGE_RETURNS) if self._wants_large[batch.call] else 0
-        message = BatchMessage(
-            batch.batch,
-            batch.call,
-            batch.rows,
-            inputs,
-            chunks,
-            batch.cuts,
-            large,
-            batch.bars,
-            batch.oldest,
-        )
-        self._backend.send(batch.worker, batch.batch, message)
-        self._time(batch.worker)
+        inputs, blocks = self.blocks.address(batch.inputs)
+        recipe = Recipe(batch.call, batch.rows, inputs, blocks, batch.cuts)
+        self._recipes[batch.batch] = recipe
+        self._send(batch.worker, batch.batch, recipe, batch.bars, batch.oldest)
+
+    def _send(
+        self, worker: int, batch: int, recipe: Recipe, bars: tuple[Bar, ...] = (), oldest: int = 0
+    ) -> None:
+        """Send a batch once all that it reads is there."""
+
+        def then(problem: str | None) -> None:
+            if self._recipes.get(batch) is not recipe:
+                return  # its worker was lost meanwhile
+            self._parked.discard(batch)
+            self._time(worker)
+            if problem is None:
+                large = MOST_LARGE_RETURNS if self._wants_large[recipe.call] else 0
+                self._backend.send(worker, batch, recipe.message(batch, bars, oldest, large))
+            else:
+                self._forget_flight(batch)
+                failed = AttemptFailed(LOST_BLOCK, problem)
+                self._apply(BatchReported(batch, worker, failed))
+
+        self._parked.add(batch)
+        self.remaker.need(recipe.blocks, then)
+
+    def workers_of(self, pool: int) -> list[int]:
+        """Workers of a pool that are there, least held first."""
+        workers = self.scheduler.workers
+        found = (worker for worker, of in workers.pool_of.items() if of == pool)
+        return sorted(found, key=lambda worker: len(workers.held[worker]))
+
+    def send_again(self, worker: int, batch: int, message: BatchMessage) -> None:
+        """Send a batch that makes lost values again."""
+        self._backend.send(worker, batch, message)
 
     def _deliver(self, completed: ParentCompleted) -> None:
         owner = self._owners.get(completed.microbatch)
         if owner is None:
             return
-        payload = None
-        if completed.outcome is ParentOutcome.COMPLETED:
-            outputs, chunks = self.blocks.address(completed.outputs)
-            payload = Payload(outputs, chunks, self.plan.single_output)
+        if completed.outcome is not ParentOutcome.COMPLETED:
+            self._hand_over(owner, completed, None, completed.cause)
+            return
+        outputs, blocks = self.blocks.address(completed.outputs)
+
+        def then(problem: str | None) -> None:
+            if problem is None:
+                payload = Payload(outputs, (), self.plan.single_output, blocks).renewed()
+                self._hand_over(owner, completed, payload, None)
+            else:
+                root = self.plan.domains[0].name
+                cause = Failure(Kind.ATTEMPTS_EXHAUSTED, LOST_BLOCK, problem, root, root)
+                self._hand_over(owner, completed, None, cause)
+
+        self.remaker.need(blocks, then)
+
+    def _hand_over(
+        self,
+        owner: Owner,
+        completed: ParentCompleted,
+        payload: Payload | None,
+        cause: Failure | None,
+    ) -> None:
+        lost = completed.outcome is ParentOutcome.COMPLETED and payload is None
         parent = Parent(
             index=completed.row,
             row=owner.rows[completed.row],
             key=owner.keys[completed.row],
-            outcome=completed.outcome,
-            cause=completed.cause,
+            outcome=ParentOutcome.FAILED if lost else completed.outcome,
+            cause=cause,
             gaps=completed.gaps,
             children=completed.children,
             attempts=completed.attempts,
@@ -379,18 +454,25 @@ class Driver:
             payload=payload,
             _fetch=self._backend.fetch,
         )
-        if not self._tell(completed.microbatch, owner, parent):
+        self._handed.setdefault(completed.microbatch, []).append(completed.row)
+        if not owner.tell(completed.microbatch, parent):
             self._owners.pop(completed.microbatch, None)
             self._events.append(MicrobatchAbandoned(completed.microbatch))
+        self._drain()
 
-    def _tell(self, number: int, owner: _Owner, said: Parent | BaseException) -> bool:
-        """Whether the owner took it. One that raises must not end the runs of others."""
-        try:
-            owner.on_parent(said)
-        except Exception:
-            logger.exception("on_parent of microbatch %d raised; it is abandoned", number)
-            return False
-        return True
+    def renew(
+        self, payload: Payload, lost: LostValues, then: Callable[[Payload | None], None]
+    ) -> None:
+        """Have a parent's lost values made again: `then` gets its payload, None if it cannot be."""
+        gone = of_lost(payload.chunks, lost)
+        for index, (block, chunk) in enumerate(zip(payload.blocks, payload.chunks, strict=True)):
+            # Released blocks have no data: the payload still has what is not lost.
+            block.data = None if index in gone else chunk
+        self.remaker.lost += len(gone)
+        self.remaker.need(
+            payload.blocks,
+            lambda problem: then(None if problem else payload.renewed()),
+        )
 
     def _stop(self, stop: StopRun) -> None:
         self.fail(

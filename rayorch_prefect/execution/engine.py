@@ -132,7 +132,7 @@ class Engine:
         self._backend = RayBackend(self.plan, self._tell, rest)
         self._driver = Driver(self.plan, self._backend, time.time, self._batches_at_worker)
         self._appliers = Appliers(
-            self._appliers_wanted, search_path(), self._later, runtime_env=rest
+            self._appliers_wanted, search_path(), self._later, self._driver.renew, runtime_env=rest
         )
         self._thread = threading.Thread(target=self._loop, name="rayorch-engine", daemon=True)
         self._later(self._driver.start)

@@ -16,17 +16,23 @@ from rayorch_prefect.program.declare import Program, require_program
 
 
 def run_local(
-    program: Program, rows: Iterable[Any], *, seed: int | None = None, losses: float = 0.0
+    program: Program,
+    rows: Iterable[Any],
+    *,
+    seed: int | None = None,
+    losses: float = 0.0,
+    lost_values: float = 0.0,
 ) -> Iterator[Parent]:
     """Run `rows` (any picklable values) as one microbatch; each parent as it completes.
 
     With `seed`, batches end in a random order that the seed fixes and a share of `losses` of
-    them is lost with its worker. Raises StageStartError if a stage cannot be built.
+    them is lost with its worker; a share of `lost_values` of the large values that a batch reads
+    is lost, as with a node, and made again. Raises StageStartError if a stage cannot be built.
     """
     require_program(program)
     listed = list(rows)
     if listed:
-        backend = LocalBackend(program.plan, seed, losses)
+        backend = LocalBackend(program.plan, seed, losses, lost_values)
         try:
             yield from _parents(Driver(program.plan, backend, time.time), backend, listed)
         finally:

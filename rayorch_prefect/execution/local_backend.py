@@ -15,7 +15,8 @@ from rayorch_prefect.execution.backend import (
     WorkerIsReady,
 )
 from rayorch_prefect.execution.bars import Bars
-from rayorch_prefect.execution.batch import Fetch, LargeReturns, run_batch
+from rayorch_prefect.execution.batch import Fetch, LargeReturns, references, run_batch
+from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.messages import BatchMessage
 from rayorch_prefect.execution.specs import contracts, stage_spec
 from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, short
@@ -29,21 +30,36 @@ class _Held:
     """A stored object; hashable by identity, as a reference is."""
 
     def __init__(self, chunks: Sequence[Any]) -> None:
-        self.chunks = chunks
+        self.chunks: Sequence[Any] | None = chunks
+
+
+class _Kept(_Held):
+    """One that the driver put there."""
 
 
 def _fetch(refs: Sequence[Any]) -> Sequence[Any]:
+    lost = [position for position, ref in enumerate(refs) if ref.chunks is None]
+    if lost:
+        raise LostValues(lost)
     return [ref.chunks for ref in refs]
 
 
 class LocalBackend:
-    """With a seed, batches end in a random order that the seed fixes, and a share of
-    `losses` of them is lost with its worker; without, in the order they were sent."""
+    """With a seed, batches end in a random order that the seed fixes, a share of `losses` of
+    them is lost with its worker, and as `lost_values` says stored objects that they are to
+    read; without, batches end in the order they were sent."""
 
-    def __init__(self, plan: Plan, seed: int | None = None, losses: float = 0.0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        seed: int | None = None,
+        losses: float = 0.0,
+        lost_values: float = 0.0,
+    ) -> None:
         self._plan = plan
         self._random = None if seed is None else random.Random(seed)
         self._losses = losses
+        self._lost_values = lost_values
         self._workers: dict[int, tuple[int, StageRunner]] = {}
         self._bars: dict[int, Bars] = {}
         self._next_worker = 0
@@ -109,8 +125,17 @@ class LocalBackend:
         """A lost worker is gone at once here."""
 
     def keep(self, data: Any) -> Any:
-        """Store a large chunk."""
-        return _Held([data])
+        """Store a large chunk; what the driver itself keeps is never lost."""
+        return _Kept([data])
+
+    def _lose_values(self, message: BatchMessage) -> None:
+        """Some of what the batch reads may be gone."""
+        for ref in references(message.chunks):
+            if not isinstance(ref, _Kept) and self._chance(self._lost_values):
+                ref.chunks = None
+
+    def _chance(self, share: float) -> bool:
+        return self._random is not None and share > 0 and self._random.random() < share
 
     def unstored(self, returned: Sequence[Any]) -> str | None:
         """Memory takes all, or ends this process."""
@@ -123,8 +148,9 @@ class LocalBackend:
         if not self._sent:
             return None
         worker, batch, message = self._next()
-        if self._random is not None and self._random.random() < self._losses:
+        if self._chance(self._losses):
             return self._lose(worker)
+        self._lose_values(message)
         pool, runner = self._workers[worker]
         contract = self._contracts[pool][message.call]
         reply, returns = run_batch(runner, contract, message, _fetch, self._bars[worker])

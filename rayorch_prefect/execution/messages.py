@@ -25,7 +25,7 @@ class CallContract:
 class BatchMessage:
     """A batch for a worker. `inputs` address `chunks`, which are pickles or references to
     stored objects with a position in each (see `ChunkAddress`). `bars[i]` is the bar that would
-    skip the rows from `cuts[i-1]` to `cuts[i]`; none at the root."""
+    skip the rows from `cuts[i-1]` to `cuts[i]`; none at the root. Rows `left_out` do not start."""
 
     batch: int
     call: int
@@ -36,6 +36,7 @@ class BatchMessage:
     large_returns: int
     bars: tuple[Bar, ...] = ()
     oldest: int = 0
+    left_out: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,4 +98,11 @@ class TakenBack:
     """The batch was taken back before it started; whoever asked has been told."""
 
 
-Reply = RowsReply | AttemptFailed | ContractBreach
+@dataclass(frozen=True, slots=True)
+class InputsLost:
+    """The batch did not start: these of the message's `chunks` are lost with their node."""
+
+    chunks: tuple[int, ...]
+
+
+Reply = InputsLost | RowsReply | AttemptFailed | ContractBreach

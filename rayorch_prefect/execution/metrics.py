@@ -27,7 +27,8 @@ class CallMetrics:
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
     """`retries` counts Grains tried again, `stale_reports` reports that came too late,
-    `dropped_rows` rows computed for Grains that no longer mattered."""
+    `dropped_rows` rows computed for Grains that no longer mattered, `lost_blocks` blocks of values
+    that died with a node, `remade_rows` rows computed again to have such values back."""
 
     calls: tuple[CallMetrics, ...]
     retries: int
@@ -35,6 +36,8 @@ class EngineMetrics:
     suppressed: int
     dropped_rows: int
     workers_lost: int
+    lost_blocks: int
+    remade_rows: int
     deadlines_passed: int
     workers_recycled: int
 
@@ -67,6 +70,8 @@ def snapshot(driver: Driver) -> EngineMetrics:
         suppressed=sum(call.suppressed for call in calls),
         dropped_rows=counts.dropped_rows,
         workers_lost=counts.workers_lost,
+        lost_blocks=driver.remaker.lost,
+        remade_rows=driver.remaker.rows,
         deadlines_passed=counts.deadlines_passed,
         workers_recycled=counts.workers_recycled,
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rayorch_prefect.errors import ParentNotCompleted
-from rayorch_prefect.execution.batch import Fetch
+from rayorch_prefect.execution.batch import Fetch, references
+from rayorch_prefect.execution.blocks import Block
 from rayorch_prefect.execution.codec import decode, rows_of
 from rayorch_prefect.execution.messages import ChunkAddress
 from rayorch_prefect.model.outcomes import Failure, Gap, ParentOutcome
@@ -18,16 +19,28 @@ from rayorch_prefect.model.parts import Parts
 class Payload:
     """A parent's outputs as addresses: picklable, and small where the values are large.
 
-    Sent to another Ray process it keeps the values alive and is read there by `values(fetch)`.
+    Sent to another Ray process it keeps the values alive and is read there by `value(fetch)`.
+    `blocks` stay behind: they know how `chunks` can be made again.
     """
 
     outputs: tuple[Parts, ...]
     chunks: tuple[Any, ...]
     single: bool
+    blocks: tuple[Block, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Payload, (self.outputs, self.chunks, self.single)
+
+    def renewed(self) -> Payload:
+        """The same with the data that its blocks have now."""
+        return replace(self, chunks=tuple(block.data for block in self.blocks))
 
     def value(self, fetch: Fetch) -> Any:
-        """The output; a tuple of them where the Program has several (None for a DROPPED one)."""
-        refs = list({chunk.ref: None for chunk in self.chunks if isinstance(chunk, ChunkAddress)})
+        """The output; a tuple of them where the Program has several (None for a DROPPED one).
+
+        Raises LostValues, with positions among `references(chunks)`, if a node died with them.
+        """
+        refs = references(self.chunks)
         stored = dict(zip(refs, fetch(refs), strict=True)) if refs else {}
         chunks = [
             decode(stored[chunk.ref][chunk.position] if isinstance(chunk, ChunkAddress) else chunk)

@@ -91,7 +91,7 @@ class RayBackend:
         pool = self._pool_of[worker]
         error = future.exception()
         if error is not None:
-            self._tell(WorkerIsLost(worker, pool, WORKER_DIED, death(error)))
+            self._tell(_lost(worker, pool, error))
         elif not isinstance(built := future.result(), Built):
             kind, message = built
             self._tell(WorkerIsLost(worker, pool, kind, f"{kind}: {message}"))
@@ -112,7 +112,7 @@ class RayBackend:
         error = future.exception()
         if error is not None:
             pool = self._pool_of[worker]
-            self._tell(WorkerIsLost(worker, pool, WORKER_DIED, death(error), idle=True))
+            self._tell(_lost(worker, pool, error, idle=True))
 
     def send(self, worker: int, batch: int, message: BatchMessage) -> None:
         """Send a batch; its reply or the worker's death is told."""
@@ -140,8 +140,7 @@ class RayBackend:
             self._tell(BatchReply(worker, batch, failed))
         else:
             pool = self._pool_of[worker]
-            told = death(error) + self._hints[pool]
-            self._tell(WorkerIsLost(worker, pool, WORKER_DIED, told))
+            self._tell(_lost(worker, pool, error, hint=self._hints[pool]))
 
     def take_back(self, worker: int, batch: int) -> None:
         """Ask a worker not to start a batch; its answer is told."""
@@ -275,6 +274,14 @@ def actor_options(pool: Pool, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
         "max_restarts": 0,
         "max_task_retries": 0,
     }
+
+
+def _lost(
+    worker: int, pool: int, error: BaseException, idle: bool = False, hint: str = ""
+) -> WorkerIsLost:
+    """A worker that Ray says is gone; one whose node was preempted or drained charges nobody."""
+    charge = not getattr(error, "preempted", False)
+    return WorkerIsLost(worker, pool, WORKER_DIED, death(error) + hint, charge, idle)
 
 
 def death(error: BaseException) -> str:

@@ -36,6 +36,14 @@ def describe_rows(plan: Plan, rows: Sequence[Any]) -> DescribedRows:
 
     Raises UsageError for a row that cannot be pickled.
     """
+    column, invalid = _taken_apart(plan, rows)
+    shapes = None if column.shapes is None else tuple(column.shapes)
+    mask = None if column.mask is None else bytes(column.mask)
+    chunks = tuple(_encoded(value) for value in column.values)
+    return DescribedRows(chunks, shapes, mask, tuple(invalid))
+
+
+def _taken_apart(plan: Plan, rows: Sequence[Any]) -> tuple[Column, list[tuple[int, str]]]:
     contract = CallContract(
         plan.domains[0].name, (plan.source_list_depth,), (plan.source_is_mask,), 1
     )
@@ -45,10 +53,19 @@ def describe_rows(plan: Plan, rows: Sequence[Any]) -> DescribedRows:
         breach = check_value(column, value, contract.list_depths[0], row)
         if isinstance(breach, ContractBreach):
             invalid.append((row, f"{breach.received} instead of {breach.expected}"))
-    shapes = None if column.shapes is None else tuple(column.shapes)
-    mask = None if column.mask is None else bytes(column.mask)
-    chunks = tuple(_encoded(value) for value in column.values)
-    return DescribedRows(chunks, shapes, mask, tuple(invalid))
+    return column, invalid
+
+
+@dataclass(slots=True, eq=False)
+class SourceRows:
+    """The rows that a microbatch was made of, to have a source value again."""
+
+    plan: Plan
+    rows: Sequence[Any]
+
+    def chunk(self, index: int) -> EncodedChunk:
+        """Value `index` of the source Port."""
+        return _encoded(_taken_apart(self.plan, self.rows)[0].values[index])
 
 
 def _encoded(value: Any) -> EncodedChunk:

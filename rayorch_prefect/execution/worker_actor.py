@@ -11,10 +11,12 @@ from typing import Any
 
 import cloudpickle
 import ray
+from ray.exceptions import ObjectLostError
 
 from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import run_batch
 from rayorch_prefect.execution.departure import Departures
+from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.marker import Marker
 from rayorch_prefect.execution.memory import resident_mb
 from rayorch_prefect.execution.messages import (
@@ -109,7 +111,7 @@ class WorkerActor:
             if batch in self._taken_back:
                 self._taken_back.remove(batch)
                 return False
-            self._last_begun = batch
+            self._last_begun = max(self._last_begun, batch)
             return True
 
     def take_back(self, batch: int) -> bool:
@@ -153,9 +155,23 @@ def worker_class() -> Any:
 
 
 def fetch(refs: Sequence[Any]) -> Sequence[Any]:
-    """Read stored objects from Ray."""
-    found: Sequence[Any] = ray.get(list(refs))
+    """Read stored objects from Ray. Raises LostValues for those whose node has died."""
+    try:
+        found: Sequence[Any] = ray.get(list(refs))
+    except ObjectLostError as error:
+        lost = [position for position, ref in enumerate(refs) if _is_lost(ref)]
+        if not lost:
+            raise
+        raise LostValues(lost) from error
     return found
+
+
+def _is_lost(ref: Any) -> bool:
+    try:
+        ray.get(ref)
+    except ObjectLostError:
+        return True
+    return False
 
 
 def search_path() -> list[str]:

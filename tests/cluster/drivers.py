@@ -1,6 +1,7 @@
 """Drivers on a cluster that RAY_ADDRESS names; each is a process of its own.
 
-`python -m tests.cluster.drivers spread NOTES`, `... hold`, `... wait` or `... limit`.
+`python -m tests.cluster.drivers spread NOTES`, `... hold`, `... wait`,
+`... lose` `... lose_outputs` or `... limit`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -140,6 +142,67 @@ def limit() -> None:
         )
 
 
+def slow_far(child: Any) -> tuple[int, int]:
+    time.sleep(0.3)
+    return int(child[1][0]), int(child[1].sum())
+
+
+def made_far() -> Program:
+    """Pages are made on the second node and read, one after another, on the first."""
+
+    @program
+    def pages(row: Any) -> Any:
+        there = stage(split, num_cpus=0, resources={"second": 1})
+        here = stage(slow_far, num_cpus=0, resources={"first": 1}, batch_size=1)
+        return F.reduce(here(F.expand(there(row), domain="page")))
+
+    return pages
+
+
+def lose() -> None:
+    """Tells of its first parent, and at the end what all were and what was made again."""
+    with Engine(made_far()) as engine:
+        found: dict[int, Any] = {}
+        for parent in engine.run(range(8)):
+            found[parent.index] = parent.value() if parent.cause is None else str(parent.cause)
+            if len(found) == 1:
+                show(first=parent.index)
+        metrics = engine.metrics
+    show(
+        found=[found[index] for index in range(8)],
+        lost=metrics.lost_blocks,
+        remade=metrics.remade_rows,
+        workers=metrics.workers_lost,
+        retries=metrics.retries,
+    )
+
+
+def made_whole_far() -> Program:
+    @program
+    def outputs(row: Any) -> Any:
+        return stage(large, num_cpus=0, resources={"second": 1})(row)
+
+    return outputs
+
+
+def large(row: int) -> Any:
+    return np.full(LARGE, row)
+
+
+def total(value: Any) -> int:
+    return int(value.sum())
+
+
+def lose_outputs() -> None:
+    """Waits for a line with all outputs made and none read; then has each read by an applier."""
+    with Engine(made_whole_far()) as engine:
+        parents = sorted(engine.run(range(1, 5)), key=lambda parent: parent.index)
+        show(made=len(parents))
+        sys.stdin.readline()
+        read = [engine.apply(total, parent).result() for parent in parents]
+        show(read=read, lost=engine.metrics.lost_blocks)
+
+
 def show(**found: Any) -> None:
     print(json.dumps(found), flush=True)
 
@@ -150,5 +213,7 @@ if __name__ == "__main__":
         "hold": hold,
         "wait": wait,
         "limit": limit,
+        "lose": lose,
+        "lose_outputs": lose_outputs,
     }
     commands[sys.argv[1]](*sys.argv[2:])

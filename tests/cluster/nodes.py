@@ -1,13 +1,26 @@
-"""A Ray cluster of two nodes on this machine, until its standard input is closed."""
+"""A Ray cluster of two nodes on this machine, until its standard input is closed.
+
+Each line that it reads is done: `kill` ends the second node as if its machine had died, `drain`
+takes it away in order, `add` puts a new second node there. It answers with the same word.
+"""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.cluster_utils import Cluster
 
 MEMORY = 100 * 1024**2
+# A dead node is noticed within a second or two.
+QUICK = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 500,
+    "health_check_failure_threshold": 2,
+}
+PREEMPTION = 2
 
 
 def main() -> None:
@@ -17,13 +30,29 @@ def main() -> None:
         "object_store_memory": MEMORY,
         "include_dashboard": False,
     }
-    cluster = Cluster(initialize_head=True, head_node_args={**common, "resources": {"first": 1}})
+    head = {**common, "resources": {"first": 1}, "_system_config": QUICK}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    second = {**common, "resources": {"second": 1}, "labels": {"region": "far"}}
     try:
-        cluster.add_node(**common, resources={"second": 1}, labels={"region": "far"})
+        node = cluster.add_node(**second)
         print(cluster.address, flush=True)
-        sys.stdin.read()
+        for line in sys.stdin:
+            match line.strip():
+                case "kill":
+                    cluster.remove_node(node, allow_graceful=False)
+                case "drain":
+                    drain(cluster, node)
+                case "add":
+                    node = cluster.add_node(**second)
+            print(line.strip(), flush=True)
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def drain(cluster: Cluster, node: Any) -> None:
+    """Ray lets the node go at once, as where a spot machine is taken away."""
+    client = GcsClient(address=cluster.address)
+    client.drain_node(node.node_id, PREEMPTION, "preempted", 0)
 
 
 if __name__ == "__main__":

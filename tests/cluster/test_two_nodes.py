@@ -32,7 +32,9 @@ def start() -> Iterator[Start]:
     with tempfile.TemporaryDirectory(prefix="rp", ignore_cleanup_errors=True) as folder:
         kept = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
 
-        def start(module: str, *arguments: str, address: str = "") -> subprocess.Popen[str]:
+        def start(
+            module: str, *arguments: str, address: str = "", quiet: bool = False
+        ) -> subprocess.Popen[str]:
             own = {"RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
             own |= {"RAY_ADDRESS": address} if address else {}
             pipe = subprocess.PIPE
@@ -43,7 +45,7 @@ def start() -> Iterator[Start]:
                     env={**kept, **own},
                     stdin=pipe,
                     stdout=pipe,
-                    stderr=pipe,
+                    stderr=subprocess.DEVNULL if quiet else pipe,
                     text=True,
                 )
             )
@@ -66,11 +68,16 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def address(start: Start) -> str:
-    nodes = start("nodes")
+def nodes(start: Start) -> tuple[subprocess.Popen[str], str]:
+    nodes = start("nodes", quiet=True)
     line = one_line(nodes.stdout)
-    assert line, ended(nodes)[1]
-    return line
+    assert line, "no cluster came up"
+    return nodes, line
+
+
+@pytest.fixture(scope="module")
+def address(nodes: tuple[subprocess.Popen[str], str]) -> str:
+    return nodes[1]
 
 
 def one_line(stream: IO[str] | None) -> str:
@@ -79,7 +86,9 @@ def one_line(stream: IO[str] | None) -> str:
 
 
 def said(process: subprocess.Popen[str]) -> dict[str, Any]:
-    line = one_line(process.stdout)
+    assert process.stdout is not None
+    # Ray, too, says much there when a node dies.
+    line = next((line for line in process.stdout if line.startswith("{")), "")
     assert line, ended(process)[1]
     found: dict[str, Any] = json.loads(line)
     return found
@@ -142,3 +151,61 @@ def test_a_row_on_another_node_is_held_to_its_limit(start: Start, address: str) 
     assert "AttemptsExhausted[DeadlineExceeded] in stage stuck" in found["cause"]
     # Known by its row: once in the batch of five, once alone.
     assert found["deadlines"] == 2
+
+
+def test_values_that_died_with_their_node_are_made_again(
+    start: Start, nodes: tuple[subprocess.Popen[str], str]
+) -> None:
+    found = of_a_run_whose_second_node("kill", start, nodes)
+    assert found["lost"] > 0
+    assert 0 < found["remade"] <= 3 * 8
+    assert found["workers"] == 1, "the stage's worker on the node that went"
+
+
+def test_a_node_that_is_taken_away_in_order_charges_nobody(
+    start: Start, nodes: tuple[subprocess.Popen[str], str]
+) -> None:
+    found = of_a_run_whose_second_node("drain", start, nodes)
+    assert found["retries"] == 0
+
+
+def test_outputs_that_died_before_they_were_uploaded_are_made_again(
+    start: Start, nodes: tuple[subprocess.Popen[str], str]
+) -> None:
+    cluster, address = nodes
+    driver = start("drivers", "lose_outputs", address=address, quiet=True)
+    assert said(driver) == {"made": 4}
+    asked(cluster, "kill")
+    asked(cluster, "add")
+    assert driver.stdin is not None
+    driver.stdin.write("read\n")
+    driver.stdin.flush()
+    found = said(driver)
+    ended(driver)
+    assert found["read"] == [LARGE * row for row in range(1, 5)]
+    assert found["lost"] > 0
+
+
+def of_a_run_whose_second_node(
+    goes: str, start: Start, nodes: tuple[subprocess.Popen[str], str]
+) -> dict[str, Any]:
+    """What `drivers lose` says; all pages are made, and most wait to be read as the node goes."""
+    cluster, address = nodes
+    # Ray writes more about a dead node than a pipe holds.
+    driver = start("drivers", "lose", address=address, quiet=True)
+    assert said(driver)["first"] in range(8)
+    asked(cluster, goes)
+    asked(cluster, "add")
+    found = said(driver)
+    ended(driver)
+    assert found["found"] == [
+        [[row * 10 + child, LARGE * (row * 10 + child)] for child in range(3)] for row in range(8)
+    ]
+    return found
+
+
+def asked(cluster: subprocess.Popen[str], what: str) -> None:
+    assert cluster.stdin is not None
+    cluster.stdin.write(f"{what}\n")
+    cluster.stdin.flush()
+    assert one_line(cluster.stdout) == what

@@ -1,0 +1,31 @@
+"""Who gets the parents of a microbatch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rayorch_prefect.execution.parent import OnParent, Parent
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Owner:
+    """What was submitted, and whom to tell of it."""
+
+    rows: Sequence[Any]
+    keys: Sequence[str]
+    on_parent: OnParent
+    started: float
+
+    def tell(self, number: int, said: Parent | BaseException) -> bool:
+        """Whether the owner took it. One that raises must not end the runs of others."""
+        try:
+            self.on_parent(said)
+        except Exception:
+            logger.exception("on_parent of microbatch %d raised; it is abandoned", number)
+            return False
+        return True

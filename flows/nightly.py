@@ -11,6 +11,7 @@ from rayorch_prefect.binding.cancelling import outermost, until_ended
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import flow_run_name, open_night
 from rayorch_prefect.binding.progress import logged_progress
+from rayorch_prefect.binding.recording import note_missing
 from rayorch_prefect.binding.registry import opened
 from rayorch_prefect.binding.selection import NoSources
 from rayorch_prefect.binding.stopping import ignore_late_sigterm
@@ -126,6 +127,7 @@ async def _whole(night: Night) -> tuple[State[Any], NightSummary]:
         await night.run_microbatches(run_microbatch)
     await night.written(write_last_part(night.id))
     await night.publish_table()
+    await note_missing(night)
     return night.state(), night.summary()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from prefect.artifacts import acreate_table_artifact
+from prefect.logging import get_run_logger
 
 from rayorch_prefect.binding.rows import REMEMBERED_STAGE, Row
 
@@ -25,17 +26,24 @@ def failure_table(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 async def publish_failures(rows: Iterable[Row], key: str, manifest: str) -> None:
-    """Publish the failed rows as a table artifact of the current run; nothing if none failed."""
+    """Publish the failed rows as a table artifact of the current run; nothing if none failed.
+
+    Where Prefect does not take it, the log says so.
+    """
     table = failure_table(rows)
     if not table:
         return
     left_out = len(table) - MAX_TABLE_ROWS
     more = f"; {left_out} more are only in the manifest" if left_out > 0 else ""
-    await acreate_table_artifact(
-        table=table[:MAX_TABLE_ROWS],
-        key=key,
-        description=f"{len(table)} failed{more}. Manifest: {manifest}",
-    )
+    try:
+        await acreate_table_artifact(
+            table=table[:MAX_TABLE_ROWS],
+            key=key,
+            description=f"{len(table)} failed{more}. Manifest: {manifest}",
+        )
+    except Exception as error:
+        # The manifest has it all; a server that is away or refuses must not change the outcome.
+        get_run_logger().warning("the table of failed sources was not stored: %s", error)
 
 
 def _line(row: Row) -> dict[str, Any]:

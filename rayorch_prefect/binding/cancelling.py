@@ -17,6 +17,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import StateType
 from prefect.context import FlowRunContext
 from prefect.exceptions import TerminationSignal
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.stopping import CANCELLED, heard_signals
@@ -95,15 +96,24 @@ async def _watched(night: Night) -> AsyncIterator[None]:
 
 async def _watch(night: Night) -> None:
     # Without a runner nobody tells a flow that it is Cancelling; of a child flow nobody ever does.
-    while True:
-        try:
-            async with get_client() as client:
-                while True:
-                    await asyncio.sleep(POLL_SECONDS)
-                    _tell(night, await _asked_to_end(client, night))
-        except Exception as error:
-            # A server that is away for a while must not end the night.
-            logger.debug("Prefect did not say whether the night is cancelled: %s", error)
+    # The client's own patience, a minute, would let a cancel wait for as long after an outage.
+    with temporary_settings(updates={PREFECT_CLIENT_MAX_RETRIES: 0}):
+        while True:
+            try:
+                async with get_client() as client:
+                    while True:
+                        await asyncio.sleep(POLL_SECONDS)
+                        _tell(night, await _asked_to_end(client, night))
+            except Exception as error:
+                _away(night, error)
+
+
+def _away(night: Night, error: Exception) -> None:
+    """A server that is away for a while must not end the night."""
+    if not night.prefect_away:
+        text = f"{type(error).__name__}: {error}"
+        logger.warning("Prefect's server gives no answer; the night goes on (%s)", text)
+    night.prefect_away = True
 
 
 def _tell(night: Night, asked: Container[str]) -> None:

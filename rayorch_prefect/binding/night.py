@@ -92,6 +92,8 @@ class Night:
         self.left = ""
         self.reason = _DRY_RUN_REASON if order.dry_run else ""
         self.stop = Stop()
+        self.prefect_away = False
+        self.task_runs_missing: int | None = 0
         self.metrics: EngineMetrics | None = None
         self._engine: Engine | None = None
 
@@ -341,6 +343,7 @@ class Night:
             first_upload_s=None if first is None else first - self.started_at,
             wall_s=until - self.started_at,
             manifest=self.manifest,
+            task_runs_missing=self.task_runs_missing,
         )
 
     def live_metrics(self) -> EngineMetrics | None:

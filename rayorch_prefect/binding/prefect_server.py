@@ -94,10 +94,10 @@ class PrefectServer:
         default = os.environ.get("PREFECT_HOME") or str(Path.home() / ".prefect")
         return self._home or Path(default)
 
-    def start(self) -> None:
-        """Start and wait until it answers. Raises ServerNotStarted."""
+    def start(self, port: int = 0) -> None:
+        """Start and wait until it answers, by default on a free port. Raises ServerNotStarted."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+        self.port = port or free_port()
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command(),

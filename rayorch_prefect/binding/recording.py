@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+
 import httpx
+from prefect.client.orchestration import get_client
+from prefect.logging import get_run_logger
 
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.prefect_server import PrefectServer, wait_until
 
 RECORD_SECONDS = 60.0
+MISSING_SECONDS = 10.0
 
 _ENDED = ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]
 
@@ -19,17 +27,60 @@ def wait_until_recorded(
 
     A local server that is stopped earlier loses them.
     """
-    parts = sum(batch.part_written for batch in night.microbatches)
-    expected = night.uploads + parts
-    return wait_until(lambda: ended_task_runs(server, night.id) >= expected, seconds)
+
+    def recorded() -> bool:
+        with suppress(httpx.HTTPError):
+            return ended_task_runs(server, night.id) >= _expected(night)
+        return False
+
+    return wait_until(recorded, seconds)
 
 
 def ended_task_runs(server: PrefectServer, night_id: str) -> int:
     """How many task runs of the night's child flow runs the server shows as ended."""
-    body = {
+    url = f"{server.api_url}/task_runs/count"
+    answer = httpx.post(url, json=_question(night_id), trust_env=False)
+    answer.raise_for_status()
+    return int(answer.json())
+
+
+async def note_missing(night: Night, seconds: float = MISSING_SECONDS) -> None:
+    """Count the task runs whose ends Prefect does not have, where its server was away meanwhile.
+
+    Says so in the run's log; the night's outcome does not depend on them.
+    """
+    if not night.prefect_away or night.stop.reason:
+        return
+    until = time.monotonic() + seconds
+    missing = await _missing(night)
+    while missing and time.monotonic() < until:
+        await asyncio.sleep(0.5)
+        missing = await _missing(night)
+    night.task_runs_missing = missing
+    get_run_logger().warning(
+        "Prefect's server was away for a time: %s of %d task runs of this night are not recorded; "
+        "the manifest is complete",
+        "an unknown number" if missing is None else missing,
+        _expected(night),
+    )
+
+
+async def _missing(night: Night) -> int | None:
+    """None if the server does not say."""
+    try:
+        async with get_client() as client:
+            answer = await client.request("POST", "/task_runs/count", json=_question(night.id))
+        return max(0, _expected(night) - int(answer.json()))
+    except (httpx.HTTPError, ValueError):
+        return None
+
+
+def _expected(night: Night) -> int:
+    return night.uploads + sum(batch.part_written for batch in night.microbatches)
+
+
+def _question(night_id: str) -> dict[str, Any]:
+    return {
         "flow_runs": {"parent_flow_run_id": {"any_": [night_id]}},
         "task_runs": {"state": {"type": {"any_": _ENDED}}},
     }
-    answer = httpx.post(f"{server.api_url}/task_runs/count", json=body, trust_env=False)
-    answer.raise_for_status()
-    return int(answer.json())

@@ -16,6 +16,8 @@ class NightSummary:
     `failed` counts by the program's type, `failed_by_kind` by kind; `children` counts the
     Entities under the published parents (of documents: pages). `first_upload_s` (None if
     nothing was uploaded) and `wall_s` are seconds from the start of the flow's body.
+    `task_runs_missing` counts those that Prefect has no record of after its server was away
+    (None: it does not say).
     """
 
     sources: int
@@ -32,6 +34,7 @@ class NightSummary:
     first_upload_s: float | None
     wall_s: float
     manifest: str
+    task_runs_missing: int | None = 0
 
     @classmethod
     def of(cls, counts: Tally, **measured: Any) -> NightSummary:

@@ -22,9 +22,14 @@ def summary_lines(summary: NightSummary) -> list[str]:
         ("first upload", "none" if first is None else f"{first:.1f} s"),
         ("wall", f"{summary.wall_s:.1f} s"),
         ("manifest", summary.manifest),
+        *_missing(summary.task_runs_missing),
     ]
     width = max(len(label) for label, _ in cells)
     return [f"{label:<{width}}  {value}" for label, value in cells]
+
+
+def _missing(task_runs: int | None) -> list[tuple[str, object]]:
+    return [("not at Prefect", f"{task_runs or 'unknown'} task runs")] if task_runs != 0 else []
 
 
 def selection_lines(selection: Selection) -> list[str]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from rayorch_prefect.binding.artifacts import artifact_key, failure_table
+import httpx
+import pytest
+from prefect.logging import disable_run_logger
+
+from rayorch_prefect.binding import artifacts
+from rayorch_prefect.binding.artifacts import artifact_key, failure_table, publish_failures
 from rayorch_prefect.binding.rows import REMEMBERED_STAGE, Row
 from rayorch_prefect.model.outcomes import Failure, Kind
 from rayorch_prefect.storage import RowOutcome, Source
@@ -32,3 +37,22 @@ def test_only_failed_rows_have_a_line() -> None:
         "attempts": 3,
     }
     assert second["stage"] == "(an earlier run)"
+
+
+async def test_a_table_that_prefect_does_not_take_raises_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    async def refuse(*, key: str, **_: object) -> None:
+        asked.append(key)
+        raise httpx.ConnectError("All connection attempts failed")
+
+    monkeypatch.setattr(artifacts, "acreate_table_artifact", refuse)
+    failure = Failure(Kind.GROUP_FAILURE, "Spoilt", "m", "Work", "child", (2, 5), 3)
+    row = Row(Source("s3://lake/in/a", "e", 1, "in/a"), RowOutcome.FAILED, failure=failure)
+
+    with disable_run_logger():
+        await publish_failures([row], "failed-a", "s3://lake/manifest")
+
+    assert asked == ["failed-a"]

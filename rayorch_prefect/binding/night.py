@@ -144,7 +144,12 @@ class Night:
             features.conditional_create and features.conditional_update,
         )
         async with owning(claim, self._on_lost(asyncio.get_running_loop())) as lease:
-            self.shelf = replace(self.shelf.by_terms_of(features), fence=lease.fence())
+            died = lease.taken_from
+            self.shelf = replace(
+                self.shelf.by_terms_of(features),
+                fence=lease.fence(),
+                follows=died.owner.since if died else "",
+            )
             yield
 
     def _on_lost(self, loop: asyncio.AbstractEventLoop) -> Callable[[LeaseLost], None]:

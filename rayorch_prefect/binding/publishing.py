@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from rayorch_prefect.binding.rows import Row, entry_of_row
 from rayorch_prefect.errors import LeaseLost, ProgramError, StoreError
@@ -17,13 +18,17 @@ from rayorch_prefect.storage import (
     Ledger,
     LedgerEntry,
     S3Location,
+    Source,
     StoreFeatures,
     Terms,
+    find_published,
     publish,
     state_location,
 )
 
 STAGE = "publish"
+
+_SKEW = timedelta(hours=1)
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +37,15 @@ logger = logging.getLogger(__name__)
 class Shelf:
     """Where the outputs and records of one program's runs go; small and picklable.
 
-    `fence` guards what a run that owns the place writes there.
+    `fence` guards what a run that owns the place writes there; `follows` is since when a run
+    that died had owned it, an ISO time, or empty.
     """
 
     destination: S3Location
     program: str
     fingerprint: str
     fence: Fence | None = None
+    follows: str = ""
     terms: Terms = PLAIN
 
     @property
@@ -76,6 +83,22 @@ class Shelf:
                 logger.info("%d ledger entries are now in one file%s", len(contents.held), left)
         return ledger.entries_of(contents)
 
+    def found(self, sources: Iterable[Source]) -> Mapping[tuple[str, str], LedgerEntry]:
+        """What the run that died had published of these sources and not recorded; now it is.
+
+        Nothing where no run died. Raises LeaseLost, StoreError.
+        """
+        if not self.follows:
+            return {}
+        since = datetime.fromisoformat(self.follows) - _SKEW
+        entries = find_published(self.destination, sources, self.fingerprint, since)
+        for entry in entries:
+            self.require_owned()
+            self.ledger.record(entry)
+        if entries:
+            logger.info("%d outputs of a run that died are recorded now", len(entries))
+        return {entry.key: entry for entry in entries}
+
     def record(self, row: Row) -> None:
         """Put the row into the ledger. Raises LeaseLost, StoreError."""
         self.require_owned()
@@ -89,7 +112,8 @@ def publish_and_record(value: object, shelf: Shelf, row: Row) -> Row:
     for a value that cannot be published.
     """
     shelf.require_owned()
-    published = publish(value, shelf.destination, row.source.key, shelf.terms)
+    entry = entry_of_row(row, shelf.fingerprint)
+    published = publish(value, shelf.destination, row.source.key, shelf.terms, entry)
     done = as_published(row, published.artifacts)
     shelf.record(done)
     return done

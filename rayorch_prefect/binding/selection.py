@@ -105,6 +105,9 @@ def select(order: Order, shelf: Shelf) -> Selection:
     sources = _listed(order)
     # The ledger may be unreadable when it is to be ignored; a dry run shows what it holds.
     entries = {} if order.force and not order.dry_run else shelf.entries()
+    if not order.force:
+        unknown = [source for source in sources if (source.uri, source.pin) not in entries]
+        entries = {**entries, **shelf.found(unknown)}
     settled = _settled({} if order.force else entries, sources, order.retry_failed)
     known = {uri for uri, _ in entries}
     chosen = [

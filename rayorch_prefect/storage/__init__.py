@@ -19,6 +19,7 @@ from rayorch_prefect.storage.probing import StoreFeatures, probe
 from rayorch_prefect.storage.publishing import Published, publish
 from rayorch_prefect.storage.row_outcomes import RowOutcome
 from rayorch_prefect.storage.source import Source
+from rayorch_prefect.storage.stamps import find_published
 from rayorch_prefect.storage.state_folder import state_location
 from rayorch_prefect.storage.terms import PLAIN, Terms
 
@@ -38,6 +39,7 @@ __all__ = [
     "Terms",
     "empty_other_parts",
     "encode",
+    "find_published",
     "list_sources",
     "manifest_location",
     "output_key",

@@ -94,6 +94,11 @@ class LedgerEntry:
         """(source URI, version or ETag): what `Ledger.load` is keyed by."""
         return self.uri, self.version or self.etag
 
+    @property
+    def identity(self) -> str:
+        """The hash of source URI, version or ETag, and fingerprint, in hex."""
+        return sha256(json.dumps([*self.key, self.fingerprint]).encode()).hexdigest()
+
     def runs_again(self, retry_failed: bool) -> bool:
         """Whether planning hands this source to the program once more."""
         if self.outcome is RowOutcome.FAILED:
@@ -259,8 +264,7 @@ class Ledger:
         return subtract(self.load(), sources, retry_failed)
 
     def _name(self, entry: LedgerEntry) -> str:
-        identity = json.dumps([*entry.key, entry.fingerprint]).encode()
-        return f"{self.location.prefix}{sha256(identity).hexdigest()}.json"
+        return f"{self.location.prefix}{entry.identity}.json"
 
     def _read(self, key: str) -> LedgerEntry | None:
         content = get_object(self.location, key)

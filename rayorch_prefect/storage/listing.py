@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, cast
 
 from rayorch_prefect.errors import UsageError
@@ -33,6 +34,13 @@ def list_keys(location: S3Location) -> Iterator[str]:
     """The key of every object under the prefix. Raises StoreError."""
     for found in _objects(location):
         yield found["Key"]
+
+
+def list_modified(location: S3Location, since: datetime) -> Iterator[str]:
+    """The key of every object under the prefix that was written since then. Raises StoreError."""
+    for found in _objects(location):
+        if found["LastModified"] >= since:
+            yield found["Key"]
 
 
 def refuse_empty(location: S3Location) -> None:

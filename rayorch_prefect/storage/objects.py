@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rayorch_prefect.errors import StoreError
@@ -30,7 +31,12 @@ class Artifact:
 
 
 def put_object(
-    location: S3Location, key: str, content: bytes, content_type: str, terms: Terms = PLAIN
+    location: S3Location,
+    key: str,
+    content: bytes,
+    content_type: str,
+    terms: Terms = PLAIN,
+    metadata: Mapping[str, str] | None = None,
 ) -> Artifact:
     """Store `content` under the whole `key` and check the size and hash that it has there.
 
@@ -43,6 +49,6 @@ def put_object(
             f"could not write {uri}: {len(content)} bytes are above the 5 TiB limit of one "
             "object; publish smaller outputs"
         )
-    body = Body(content, content_type, terms.part_bytes)
+    body = Body(content, content_type, terms.part_bytes, metadata or {})
     etag = Upload(location, key, body, terms).run()
     return Artifact(key, uri, len(content), body.sha256.hex(), etag)

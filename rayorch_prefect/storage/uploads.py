@@ -7,9 +7,9 @@ called refused.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import md5, sha256
 from typing import Any
@@ -47,6 +47,7 @@ class Body:
     content: bytes
     type: str
     part_bytes: int
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.content)
@@ -235,4 +236,5 @@ class Upload:
         return {"Bucket": self.location.bucket, "Key": self.key}
 
     def _described(self) -> dict[str, Any]:
-        return {"ContentType": self.body.type, "Metadata": {"sha256": self.body.sha256.hex()}}
+        metadata = {**self.body.metadata, "sha256": self.body.sha256.hex()}
+        return {"ContentType": self.body.type, "Metadata": metadata}

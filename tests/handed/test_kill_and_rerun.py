@@ -13,7 +13,7 @@ import pytest
 
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from tests.handed.conftest import Calls, RunNight, Told, eventually, published, whole
-from tests.services import Bucket
+from tests.services import Bucket, S3Server
 
 pytestmark = pytest.mark.handed("H8")
 
@@ -49,8 +49,11 @@ def objects(bucket: Bucket) -> list[str]:
     return [key for key in bucket.keys("out/in/") if key.endswith(".json.txt")]
 
 
+@pytest.mark.parametrize("moment", ["seen", pytest.param("answered", marks=pytest.mark.slow)])
 async def test_kill_and_rerun(
+    moment: str,
     bucket: Bucket,
+    s3_server: S3Server,
     put: Callable[..., None],
     run_night: RunNight,
     calls: Calls,
@@ -58,13 +61,20 @@ async def test_kill_and_rerun(
     started: Callable[[], subprocess.Popen[str]],
 ) -> None:
     put(**{name: {"n": N, "pause": 0.2} for name in NAMES})
-    first = started()
-    try:
+    if moment == "seen":
+        first = started()
         eventually(lambda: len(objects(bucket)) >= 2 or first.poll() is not None, 120.0)
         assert first.poll() is None, first.communicate()
-    finally:
-        first.kill()
-        first.wait()
+    else:
+        # The second object is there, its ledger entry is not.
+        rule = s3_server.proxy.on(
+            "PUT", f"{bucket.name}/out/in/", nth=2, times=1, after=lambda _: first.kill()
+        )
+        first = started()
+        rule.wait(seconds=120.0)
+        s3_server.proxy.remove(rule)
+    first.kill()
+    first.wait()
     before = {key.removeprefix("out/in/")[0] for key in objects(bucket)}
     owner = json.loads(bucket.get(LEASE))["owner"]
     calls_before = len(calls.lines("start"))

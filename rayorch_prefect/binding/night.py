@@ -220,6 +220,7 @@ class Night:
             appliers=self.order.upload_workers,
             runtime_env=self.order.worker_environment(),
             on_wait=partial(self._waits, get_run_logger()),
+            on_still=partial(get_run_logger().warning, "%s"),
         )
         self.stop.then(engine.give_up)
         try:

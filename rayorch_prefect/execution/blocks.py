@@ -22,7 +22,8 @@ class Recipe:
     """How a batch made its values, so that they can be made again.
 
     `inputs` address `blocks`. `made` is (sizes of chunks, hash of shapes) by output and `failed`
-    the rows without values: once it has run, to tell whether it gives the same again.
+    the rows without values: once it has run, to tell whether it gives the same again. `since` is
+    when it left, in the timer's seconds.
     """
 
     call: int
@@ -30,6 +31,7 @@ class Recipe:
     inputs: tuple[Parts, ...]
     blocks: tuple[Block, ...]
     cuts: tuple[int, ...]
+    since: float = 0.0
     made: tuple[tuple[tuple[int, ...], int], ...] = ()
     failed: frozenset[int] = frozenset()
 

@@ -39,6 +39,7 @@ from rayorch_prefect.execution.owner import Owner
 from rayorch_prefect.execution.parent import OnParent, Parent, Payload
 from rayorch_prefect.execution.remaking import Remaker
 from rayorch_prefect.execution.rows import DescribedRows, SourceRows
+from rayorch_prefect.execution.standstill import standing
 from rayorch_prefect.model.events import (
     Bar,
     BatchReported,
@@ -119,6 +120,13 @@ class Driver:
     def active(self) -> int:
         """Microbatches that have not ended."""
         return len(self._owners)
+
+    def standing(self) -> str:
+        """What is at which worker, for how long, and which workers are not ready."""
+        now = self._timer()
+        keys = {number: owner.keys for number, owner in self._owners.items()}
+        ages = {batch: now - recipe.since for batch, recipe in self._recipes.items()}
+        return standing(self.scheduler, keys, ages)
 
     # -- runs --------------------------------------------------------------------------------
 
@@ -377,7 +385,7 @@ class Driver:
 
     def _dispatch(self, batch: DispatchBatch) -> None:
         inputs, blocks = self.blocks.address(batch.inputs)
-        recipe = Recipe(batch.call, batch.rows, inputs, blocks, batch.cuts)
+        recipe = Recipe(batch.call, batch.rows, inputs, blocks, batch.cuts, self._timer())
         self._recipes[batch.batch] = recipe
         self._send(batch.worker, batch.batch, recipe, batch.bars, batch.oldest)
 

@@ -23,7 +23,7 @@ from rayorch_prefect.errors import (
     UsageError,
 )
 from rayorch_prefect.execution.appliers import Application, Appliers
-from rayorch_prefect.execution.backend import BackendMessage
+from rayorch_prefect.execution.backend import BackendMessage, BatchReply, WorkerIsReady
 from rayorch_prefect.execution.cluster import check_fit, connect, waiting_text
 from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.engine_run import Run
@@ -33,12 +33,14 @@ from rayorch_prefect.execution.metrics import EngineMetrics, snapshot
 from rayorch_prefect.execution.parent import OnParent, Parent
 from rayorch_prefect.execution.ray_backend import RayBackend
 from rayorch_prefect.execution.rows import describe_rows
+from rayorch_prefect.execution.standstill import Standstill
 from rayorch_prefect.execution.worker_actor import search_path
 from rayorch_prefect.program.declare import Program, require_program
 
 logger = logging.getLogger(__name__)
 
 WAIT_NOTICE_S = 10.0
+STILL_AFTER_S = 300.0
 LONGEST_NAP_S = 3600.0
 END_S = 5.0
 
@@ -49,7 +51,9 @@ class Engine:
     Entering it connects to Ray (the process's own, `address`, RAY_ADDRESS, or a local one that
     it starts) and returns when every worker is ready. `appliers` is the number of actors that
     `apply` spreads over; `start_timeout` bounds, in seconds, the wait for workers; what is waited
-    for is told to `on_wait` from time to time, by default to the log. All its
+    for is told to `on_wait` from time to time, by default to the log. When no batch has come back
+    and no worker has become ready for `still_after` seconds, `on_still` is told which stage holds
+    what, again with growing gaps; nothing is ended by it. All its
     workers have Ray's `runtime_env`; with a Ray that the process had initialised before, it
     cannot name local folders. With two `batches_at_worker` the next batch waits at its worker, so
     that the worker need not wait for the driver; with one it comes when the worker idles.
@@ -69,6 +73,8 @@ class Engine:
         runtime_env: Mapping[str, Any] | None = None,
         batches_at_worker: int = 2,
         on_wait: Callable[[str], None] = logger.warning,
+        still_after: float = STILL_AFTER_S,
+        on_still: Callable[[str], None] = logger.warning,
     ) -> None:
         if batches_at_worker not in (1, 2):
             raise UsageError(f"batches_at_worker is 1 or 2, not {batches_at_worker!r}")
@@ -79,6 +85,8 @@ class Engine:
         self._appliers_wanted = appliers
         self._start_timeout = start_timeout
         self._on_wait = on_wait
+        self._on_still = on_still
+        self._still = Standstill(still_after)
         self._runtime_env = dict(runtime_env or {})
         self._own_ray = False
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -184,7 +192,12 @@ class Engine:
             return not self._closed
 
     def _tell(self, message: BackendMessage) -> None:
-        self._later(self._live_driver.receive, message)
+        self._later(self._receive, message)
+
+    def _receive(self, message: BackendMessage) -> None:
+        if isinstance(message, BatchReply | WorkerIsReady):
+            self._still.moved(time.monotonic())
+        self._live_driver.receive(message)
 
     def _loop(self) -> None:
         driver = self._live_driver
@@ -201,7 +214,8 @@ class Engine:
 
         A deadline comes after all that was told before it: a report may be among that.
         """
-        left = math.inf if self._tick_waits else driver.next_deadline - time.monotonic()
+        next_tick = min(driver.next_deadline, self._still.next(driver.active > 0))
+        left = math.inf if self._tick_waits else next_tick - time.monotonic()
         try:
             if left > 0:
                 return self._inbox.get(
@@ -215,7 +229,17 @@ class Engine:
 
     def _tick(self) -> None:
         self._tick_waits = False
-        self._live_driver.tick()
+        driver = self._live_driver
+        driver.tick()
+        lasted = self._still.due(time.monotonic(), driver.active > 0)
+        if lasted is not None:
+            self._say_still(f"nothing has moved for {lasted:.0f} s: {driver.standing()}")
+
+    def _say_still(self, text: str) -> None:
+        try:
+            self._on_still(text)
+        except Exception:
+            logger.exception("on_still raised; it had been told: %s", text)
 
     def _take(self, driver: Driver, step: Callable[[], None]) -> None:
         """One step. After a defect the loop goes on, so that whoever asks gets its error."""
@@ -257,9 +281,18 @@ class Engine:
         run = Run(len(listed), self._abandon)
         names = row_keys(listed, keys)
         described = describe_rows(self.plan, listed)
-        if not self._later(_admit, driver, run, listed, names, described, on_parent or run.deliver):
+        if not self._later(
+            self._admit, driver, run, listed, names, described, on_parent or run.deliver
+        ):
             raise EngineClosed("the Engine has been left")
         return run
+
+    def _admit(
+        self, driver: Driver, run: Run, rows: Sequence[Any], keys: Sequence[str], *rest: Any
+    ) -> None:
+        if rows:
+            self._still.moved(time.monotonic())
+            run.number = driver.submit(rows, keys, *rest)
 
     def run(self, rows: Iterable[Any]) -> Iterator[Parent]:
         """Each parent the moment it is complete, in completion order."""
@@ -296,10 +329,3 @@ class Engine:
     def metrics(self) -> EngineMetrics:
         """A snapshot of the counters: per Call grains, batches and fill; retries, stale reports."""
         return snapshot(self._live_driver)
-
-
-def _admit(
-    driver: Driver, run: Run, rows: Sequence[Any], keys: Sequence[str], described: Any, deliver: Any
-) -> None:
-    if rows:
-        run.number = driver.submit(rows, keys, described, deliver)

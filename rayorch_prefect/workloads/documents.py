@@ -25,8 +25,10 @@ from rayorch_prefect.workloads.pdf_text import (
 
 MAX_PAGES = 20_000
 MAX_MISSING = 0.5
-# The pages of hostile files take all that there is; the models of OCR need about 1.5 GB.
+# The pages of hostile files take all that there is.
 MEMORY_LIMIT_MB = 2048
+# Reading the largest image takes 1.8 GB more than the worker has once it is built.
+SCAN_MEMORY_LIMIT_MB = 3072
 
 
 class PagesOfOneDocument(Protocol):
@@ -155,8 +157,8 @@ def _section_text(text: str) -> str:
     return _BLOCK_START.sub(r"\\", lines) or "*(no text on this page)*"
 
 
-# Together they fit two CPUs. A row may have to fetch its document; reading the largest page that
-# is rendered takes a CPU some 15 s.
+# Together they fit two CPUs. A row may have to fetch its document; reading the largest image, full
+# of text, takes a CPU 19 s.
 list_pages = stage(
     ListPages,
     rowwise=True,
@@ -183,7 +185,7 @@ read_scans = stage(
     replicas=1,
     num_cpus=1,
     row_limit_s=30,
-    memory_limit_mb=MEMORY_LIMIT_MB,
+    memory_limit_mb=SCAN_MEMORY_LIMIT_MB,
 )
 assemble = stage(Assemble, rowwise=True, batch_size=8, replicas=1, num_cpus=0.25)
 

@@ -16,7 +16,7 @@ import pytest
 from rayorch_prefect import Engine, Parent, Program, program
 from rayorch_prefect.model.outcomes import ParentOutcome
 from rayorch_prefect.workloads import documents as workload
-from rayorch_prefect.workloads.samples import pdf_bytes
+from rayorch_prefect.workloads.samples import pdf_bytes, scanned_pdf
 from tests.services import ray_cluster, s3_server
 from tests.workloads.local_source import CASES, LocalSource, case
 
@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PAGES = 6
 HOSTILE = 2
 MIB = 1024 * 1024
+LINES = [f"Invoice {n} of the year {1990 + n}" for n in range(30)]
 
 
 def with_hostile_page(contents: bytes, resources: Any) -> bytes:
@@ -167,6 +168,15 @@ def test_made_pages_cost_one_page_each(ray_cluster: str, monkeypatch: pytest.Mon
     for pages in (1, 7, 12):
         assert_nothing_is_missing(ended[f"good{pages}.pdf"], pages)
     assert peak[0] < 1024
+
+
+def test_scans_are_read_within_the_limits(ray_cluster: str) -> None:
+    scan = LocalSource("scan.pdf", scanned_pdf(["\n".join(LINES)] * 3))
+    parent = run(workload.documents, [scan])["scan.pdf"]
+    assert_nothing_is_missing(parent, 3)
+    pages = parent.value()[".json"]["pages"]
+    assert {page["text_from"] for page in pages} == {"ocr"}
+    assert all(page["text"].count("Invoice") > 20 for page in pages)
 
 
 @pytest.mark.skipif(not CASES.exists(), reason="the shared cases are not at hand")

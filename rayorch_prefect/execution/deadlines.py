@@ -58,10 +58,14 @@ class Deadlines:
         """A worker holds no batch, or is gone."""
         self._running.pop(worker, None)
 
+    def knows(self, worker: int, batch: int) -> bool:
+        """Whether the batch's clock runs."""
+        known = self._running.get(worker)
+        return known is not None and known.batch == batch
+
     def runs(self, worker: int, pool: int, batch: int, rows: int, now: float) -> None:
         """A batch is the oldest at a worker: its clock runs from when that is first said."""
-        known = self._running.get(worker)
-        if known is None or known.batch != batch:
+        if not self.knows(worker, batch):
             running = Running(worker, batch, self._pools[pool], rows, now, math.inf)
             self._running[worker] = running
             self._set(running, now + (running.pool.row_limit_s or math.inf))

@@ -213,6 +213,8 @@ class Driver:
         pool = workers.pool_of.get(worker)
         if pool is None or batch is None or batch in self._parked:
             self._deadlines.stops(worker)
+        elif self.remaker.runs_at(worker) and not self._deadlines.knows(worker, batch):
+            self._deadlines.stops(worker)  # it waits for what is made again there
         elif self._deadlines.limited(pool):
             rows = workers.flights[batch].rows
             self._deadlines.runs(worker, pool, batch, rows, self._timer())
@@ -238,6 +240,7 @@ class Driver:
                 self._backend.discard(message.worker)
             case BatchReply() if message.batch < 0:
                 self.remaker.replied(message.batch, message.reply, message.large)
+                self._time(message.worker)
             case BatchReply(reply=InputsLost() as lost) if message.batch in self._recipes:
                 recipe = self._recipes[message.batch]
                 self.remaker.forget_data(recipe.blocks[index] for index in lost.chunks)

@@ -150,6 +150,10 @@ class Remaker:
         self.rows += recipe.rows
         self._outside.send_again(workers[0], batch, recipe.message(batch))
 
+    def runs_at(self, worker: int) -> bool:
+        """Whether the worker has something to make again."""
+        return any(where == worker for where, _ in self._running.values())
+
     def worker_ready(self) -> None:
         """A worker is there for what found none."""
         waiting, self._unplaced = self._unplaced, deque()

@@ -5,10 +5,17 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import time
 from typing import Any
 
+import numpy as np
+
+from rayorch_prefect.execution.batch import references
 from rayorch_prefect.execution.deadlines import LOOK_AGAIN_S, UNSEEN_S, Deadlines
+from rayorch_prefect.execution.driver import Driver
+from rayorch_prefect.execution.local_backend import LocalBackend
 from rayorch_prefect.execution.marker import NO_ROW, Marker, Place, read
+from rayorch_prefect.execution.rows import describe_rows
 from rayorch_prefect.program import Plan, program, stage
 
 
@@ -114,3 +121,51 @@ def test_another_process_reads_where_a_worker_is() -> None:
     path = marker.path
     marker.close()
     assert read(path) is None
+
+
+def large(row: int) -> Any:
+    return np.full(300_000, row)
+
+
+def total(numbers: Any) -> int:
+    return int(numbers.sum())
+
+
+def test_a_batch_that_waits_for_what_is_made_again_has_no_clock_running() -> None:
+    @program
+    def summed(source: Any) -> Any:
+        return stage(total)(stage(large, batch_limit_s=5)(source))
+
+    now = [0.0]
+    plan = summed.plan
+    backend = LocalBackend(plan)
+    driver = Driver(plan, backend, time.time, 1, timer=lambda: now[0])
+    driver.start()
+    rows = list(range(4))
+    driver.submit(rows, list("abcd"), describe_rows(plan, rows), lambda parent: None)
+
+    def step() -> None:
+        message = backend.step()
+        assert message is not None
+        driver.receive(message)
+
+    def passed_after_long() -> int:
+        now[0] += 100
+        driver.tick()
+        return driver.scheduler.counts.deadlines_passed
+
+    def waiting() -> list[tuple[int, int]]:
+        """Call and batch of what was sent and has not run; batches below 0 make again."""
+        return [(message.call, batch) for _, batch, message in backend._sent]
+
+    while [call for call, _ in waiting()[:1]] != [1]:
+        step()
+    # What the second stage is to read is lost.
+    for ref in references(backend._sent[0][2].chunks):
+        ref.chunks = None
+    while (0, -1) not in waiting()[:1]:
+        step()
+    assert [call for call, _ in waiting()] == [0, 0]
+    assert passed_after_long() == 0
+    step()
+    assert passed_after_long() == 1

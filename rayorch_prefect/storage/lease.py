@@ -169,7 +169,8 @@ class Fence:
             return
         file = LeaseFile(self.destination, self.program, s3_client())
         seen = self._in_time(file)
-        _trusted.clear()
+        for token in [each for each, until in _trusted.items() if until < clock()]:
+            _trusted.pop(token, None)
         _trusted[self.token] = min(_ends(seen), seen.asked_at + FENCE_SECONDS)
 
     def _in_time(self, file: LeaseFile) -> Sighting:

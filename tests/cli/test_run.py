@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from rayorch_prefect.binding.prefect_server import PrefectServer
@@ -279,3 +280,31 @@ def _listens(address: str) -> bool:
     except httpx.HTTPError:
         return False
     return True
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_no_process_of_its_own(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.put_sources(**{f"s{index}": {"n": 4, "sleep": 1.0} for index in range(4)})
+    alone = {"PREFECT_HOME": str(tmp_path)}
+    running = started(bucket, alone)
+    try:
+        while not bucket.keys("out/in/"):
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.2)
+        begun = psutil.Process(running.pid).children(recursive=True)
+    finally:
+        running.kill()
+        running.communicate()
+
+    assert len(begun) > 5  # the Prefect server, Ray's own processes and its workers
+    end = time.monotonic() + 40
+    while left := [each for each in begun if lives(each)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.2)
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -17,9 +20,11 @@ from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.binding.registry import watching
 from rayorch_prefect.flows.nightly import nightly
 from rayorch_prefect.storage import read_manifest
+from rayorch_prefect.storage.terms import PART_BYTES_SETTING
 from tests.binding.test_night import children_of
 from tests.execution.conftest import alive_actors
-from tests.services import Bucket, on_moto
+from tests.handed.test_cancel import open_uploads
+from tests.services import Bucket, S3Server, on_moto
 
 PROGRAM = "tests.binding.programs:joined"
 
@@ -85,3 +90,43 @@ async def test_a_time_limit_ends_the_night_as_a_cancel_does(
     left = bucket.keys("out/")
     await asyncio.sleep(3)
     assert bucket.keys("out/") == left
+
+
+@on_moto
+@pytest.mark.slow
+async def test_an_upload_that_is_cut_off_leaves_nothing_open(
+    bucket: Bucket,
+    s3_server: S3Server,
+    prefect_server: PrefectServer,
+    ray_cluster: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv(PART_BYTES_SETTING, str(5 * 1024**2))
+    bucket.put_sources(a={"times": 11_000_000, "log": str(tmp_path / "log")})
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        go_on.wait(60)
+
+    s3_server.before("PUT", "/out/in/a.json.txt", hold)
+    with watching() as nights:
+        running = asyncio.create_task(
+            flow_state(nightly, "tests.binding.lethal:traced", bucket.source, bucket.destination)
+        )
+        assert await asyncio.to_thread(held.wait, 60)
+        assert open_uploads(bucket) == ["out/in/a.json.txt"]
+        asked = time.monotonic()
+        running.cancel()
+        state = await running
+
+    assert state.is_cancelled()
+    assert time.monotonic() - asked < 15
+    assert open_uploads(bucket) == []
+    left = bucket.keys("out/")
+    go_on.set()
+    await asyncio.sleep(2)
+    assert (bucket.keys("out/"), open_uploads(bucket)) == (left, [])
+    (row,) = read_manifest(nights[0].manifest).to_pylist()
+    assert (row["row_outcome"], row["output_keys"]) == ("not_processed", [])

@@ -38,17 +38,18 @@ from rayorch_prefect.model.events import (
     WorkerReady,
     WorkerWorn,
 )
-from rayorch_prefect.model.outcomes import DEADLINE_EXCEEDED, Failure, Kind, Outcome
+from rayorch_prefect.model.outcomes import Kind, Outcome
 from rayorch_prefect.model.reports import (
     Report,
     RowsReport,
 )
-from rayorch_prefect.program.plan import Call, Plan
+from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.grains import Phase
 from tests.scheduler import invariants
-from tests.scheduler.evaluator import Behaviour, Cause, Evaluator, Path, failed_type
-from tests.scheduler.virtual_stages import Sent, Statistics, VirtualStages, matches
+from tests.scheduler.evaluator import Behaviour, Evaluator, Path, failed_type
+from tests.scheduler.verdicts import Verdicts, check_cuts
+from tests.scheduler.virtual_stages import Sent, Statistics, VirtualStages
 
 MOST_EVENTS = 6000
 MOST_LOSSES = 8
@@ -105,6 +106,7 @@ class Simulation:
         self._failed_starts = [0] * len(plan.pools)
         self._tried: dict[tuple[int, Path], int] = {}
         self._too_slow: set[tuple[int, Path]] = set()
+        self._verdicts = Verdicts(plan, self.expected, self._stages, self._too_slow)
         self._longest: dict[tuple[int, Path], int] = {}
         self._served: Counter[int] = Counter()
         self._next_worker = 0
@@ -359,7 +361,7 @@ class Simulation:
             rows = [other for at, other in self._unreleased if at == number]
         for row in rows:
             self._unreleased.remove((number, row))
-            self._check_values(self.parents[number, row])
+            self._verdicts.check_values(self.parents[number, row])
         told = self.tell(RowsReleased(number, tuple(rows)))
         self._check_let_go(number, rows)
         for one in told:
@@ -539,8 +541,8 @@ class Simulation:
             self._tried[call.id, path] = tried + 1
             longest = self._longest.pop((call.id, path), order.rows)
             assert order.rows <= longest, "a suspect is not isolated"
-        self._check_inputs(call, order, paths)
-        _check_cuts(order, paths)
+        self._verdicts.check_inputs(call, order, paths)
+        check_cuts(order, paths)
         self.sent[order.batch] = Sent(order, paths)
 
     def _paths(self, order: DispatchBatch) -> Iterator[Path]:
@@ -559,18 +561,6 @@ class Simulation:
             domain, entity = above, parent
         return (number, entity, *reversed(ordinals))
 
-    def _check_inputs(self, call: Call, order: DispatchBatch, paths: list[Path]) -> None:
-        assert len(order.inputs) == len(call.inputs)
-        for port, parts in zip(call.inputs, order.inputs, strict=True):
-            rows = [row for part in parts for row in self._stages.rows_of(part)]
-            assert len(rows) == len(paths), f"{len(rows)} values for {len(paths)} rows"
-            for row, path in zip(rows, paths, strict=True):
-                options = self.expected.item(port, path)
-                if ("O",) in options or (path[0], path[1]) in self._broken:
-                    continue
-                fits = any(option[0] == "P" and matches(option[1], row) for option in options)
-                assert fits, f"input {port} at {path}: {row} is not in {options}"
-
     # -- parents ------------------------------------------------------------------------------
 
     def _complete(self, told: ParentCompleted) -> None:
@@ -585,80 +575,6 @@ class Simulation:
             assert told.cause is not None
             assert told.cause.kind is Kind.CONTRACT_ERROR
             return
-        self._check_verdict(told)
+        self._verdicts.check(told)
         if self._know_children:  # those that were there when the parent ended
-            assert told.children <= self._descendants(0, key)
-
-    def _check_verdict(self, told: ParentCompleted) -> None:
-        path = (told.microbatch, told.row)
-        verdict = self.expected.parent(path)
-        if verdict.outcome is None:
-            self.statistics.open += 1
-            return
-        assert told.outcome.value == verdict.outcome, f"{told} is not {verdict}"
-        assert (told.cause is not None) == (verdict.outcome == "FAILED")
-        assert told.attempts >= 1
-        if told.cause is not None:
-            assert self._causes(told.cause, path) & verdict.causes, f"{told.cause} not in {verdict}"
-        self.statistics.gaps += len(told.gaps)
-        names = {domain.name: domain.id for domain in self.plan.domains}
-        gaps = [(names[gap.domain], gap.path) for gap in told.gaps]
-        assert len(set(gaps)) == len(gaps)
-        assert set(gaps) == verdict.gaps, f"{told.gaps} are not {verdict.gaps}"
-        for key, gap in zip(gaps, told.gaps, strict=True):
-            assert self._causes(gap.cause, path) & self.expected.gap_causes[key]
-        self._check_values(told)
-
-    def _causes(self, failure: Failure, parent: Path) -> set[Cause]:
-        """The causes in the reference's words that it may be: a deadline is like any attempt."""
-        names = {domain.name: domain.id for domain in self.plan.domains}
-        types = {failure.type}
-        if failure.type == DEADLINE_EXCEEDED:
-            slow = [call for call, path in self._too_slow if path == (*parent, *failure.path)]
-            types = {failed_type(failure.kind, call) for call in slow}
-        domain = names[failure.domain]
-        return {Cause(failure.kind, type, domain, failure.path) for type in types}
-
-    def _check_values(self, told: ParentCompleted) -> None:
-        """The outputs are there, now and until the rows are released."""
-        rows = [self._stages.all_rows(parts) for parts in told.outputs]
-        if told.outcome.value != "COMPLETED":
-            assert not rows, "nothing of a parent that is not COMPLETED is shown"
-            return
-        verdict = self.expected.parent((told.microbatch, told.row))
-        if verdict.outcome is None:
-            return
-        for expected, found in zip(verdict.values, rows, strict=True):
-            if expected is None:
-                assert not found
-            else:
-                assert len(found) == 1
-                assert matches(expected, found[0]), f"output {found[0]} is not {expected}"
-
-    def _descendants(self, domain: int, path: Path) -> int:
-        total = 0
-        for child in self.plan.domains:
-            if child.parent == domain:
-                n = self.expected.members(child.id, path)
-                total += n
-                total += sum(self._descendants(child.id, (*path, i)) for i in range(n))
-        return total
-
-
-def _check_cuts(order: DispatchBatch, paths: list[Path]) -> None:
-    """Values of different groups can be let go apart."""
-    assert list(order.cuts) == sorted(set(order.cuts))
-    assert all(0 < cut < order.rows for cut in order.cuts)
-    groups = [path[:-1] if len(path) > 2 else path for path in paths]
-    changes = {row for row in range(1, len(groups)) if groups[row] != groups[row - 1]}
-    assert changes <= set(order.cuts), f"cuts {order.cuts}, groups {groups}"
-    if len(paths[0]) == 2:
-        assert not order.bars, "no group to bar at the root"
-        return
-    assert len(order.bars) == len(order.cuts) + 1
-    bar_of = {groups[row]: order.bars[bisect_right(order.cuts, row)] for row in range(order.rows)}
-    assert len(set(bar_of.values())) == len(bar_of), "two groups under one bar"
-    for row, group in enumerate(groups):
-        bar = order.bars[bisect_right(order.cuts, row)]
-        assert bar == bar_of[group]
-        assert bar[:2] == (paths[row][0], order.call)
+            assert told.children <= self._verdicts.descendants(0, key)

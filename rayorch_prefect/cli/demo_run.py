@@ -122,6 +122,8 @@ def _prefect_server(services: ExitStack, home: Path) -> PrefectServer:
 def _night_and_its_end(demo: Demo, keep: bool, terminal: TextIO) -> list[str]:
     """Run the night, show and store its numbers; what differs from what should have been."""
     state, night = asyncio.run(_night(demo))
+    if state.is_cancelled():
+        raise KeyboardInterrupt
     demo.say(f"{state.name}: the night is over, reading back what it left")
     recorded = wait_until_recorded(demo.server, night)
     out = demo.folder / "out"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 
+import pytest
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
@@ -50,6 +52,15 @@ async def test_a_signal_in_a_callback_of_the_loop_is_heard() -> None:
     assert {number: signal.getsignal(number) for number in BY_SIGNAL} == before
 
 
+@pytest.fixture
+def harmless() -> Iterator[None]:
+    """SIGTERM does not end the tests where nobody else hears it."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("harmless")
 async def test_the_engine_of_a_child_flow_does_not_take_sigterm_back() -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
     with capture_sigterm():

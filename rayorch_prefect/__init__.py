@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rayorch_prefect._version import VERSION
-from rayorch_prefect.model.failures import GroupFailure, RecordFailure
+from rayorch_prefect.model.failures import BackendFailure, GroupFailure, RecordFailure
 from rayorch_prefect.model.members import KeptFailure, Members
 from rayorch_prefect.model.outcomes import Failure, Gap, Kind, ParentOutcome
 from rayorch_prefect.program import F, Program, program, stage
@@ -28,6 +28,7 @@ __version__ = VERSION
 
 __all__ = [
     "Artifact",
+    "BackendFailure",
     "Engine",
     "F",
     "Failure",

@@ -3,6 +3,7 @@
 ProgramError    the program's declaration or a stage's broken contract
 StageError      what user code inside a stage did (typed failures are values, not errors)
 ClusterError    Ray, its nodes or their resources
+BackendDown     a service behind a stage
 StoreError      the object store
 OwnedElsewhere  nobody's: another run is at work there
 LeaseLost       nobody's: this run was taken for dead
@@ -43,6 +44,10 @@ class DoesNotFit(ClusterError):
 
 class ObjectStoreFull(ClusterError):
     """Neither Ray's object store nor the disk behind it takes a value."""
+
+
+class BackendDown(RayorchError):
+    """A service behind a stage stays down; the message names the stage and its last failure."""
 
 
 class StoreError(RayorchError):

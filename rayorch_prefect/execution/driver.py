@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rayorch_prefect.errors import ObjectStoreFull, RayorchError, StageStartError
+from rayorch_prefect.errors import ObjectStoreFull, RayorchError
 from rayorch_prefect.execution.backend import (
     Backend,
     BackendMessage,
@@ -37,9 +37,11 @@ from rayorch_prefect.execution.messages import (
 )
 from rayorch_prefect.execution.owner import Owner
 from rayorch_prefect.execution.parent import OnParent, Parent, Payload
+from rayorch_prefect.execution.pauses import Pauses
 from rayorch_prefect.execution.remaking import Remaker
 from rayorch_prefect.execution.rows import DescribedRows, SourceRows
 from rayorch_prefect.execution.standstill import standing
+from rayorch_prefect.execution.stops import error_of
 from rayorch_prefect.model.events import (
     Bar,
     BatchReported,
@@ -54,7 +56,9 @@ from rayorch_prefect.model.events import (
     MicrobatchAbandoned,
     MicrobatchClosed,
     ParentCompleted,
+    PauseCall,
     ReleaseValues,
+    ResumeCall,
     RetireWorker,
     RowsReleased,
     SourceAdmitted,
@@ -100,6 +104,7 @@ class Driver:
         self._wants_large = [True] * len(plan.calls)
         self._lost: set[int] = set()
         self._events: deque[Event] = deque()
+        self._pauses = Pauses(plan)
         self.remaker = Remaker(plan, self.blocks, self)
         self._recipes: dict[int, Recipe] = {}
         self._parked: set[int] = set()
@@ -190,13 +195,17 @@ class Driver:
     @property
     def next_deadline(self) -> float:
         """When to call `tick`, in the timer's seconds; infinity if there is nothing to wait for."""
-        return math.inf if self.error is not None else self._deadlines.next
+        if self.error is not None:
+            return math.inf
+        return min(self._deadlines.next, self._pauses.next)
 
     def tick(self) -> None:
         """Deal with the deadlines that have come."""
         late, suspects = self._deadlines.due(self._timer())
         for running in late:
             self._apply(DeadlinePassed(running.batch, running.worker))
+        for probe in self._pauses.due(self._timer()):
+            self._apply(probe)
         for running in suspects:
             self._backend.look(running.worker, running.batch)
 
@@ -373,8 +382,12 @@ class Driver:
                     self._backend.tell_bars(instruction.worker, instruction.bars)
                 case ForgetBar():
                     self._backend.forget_bar(instruction.worker, instruction.bar)
+                case PauseCall():
+                    self._pauses.pause(instruction, self._timer())
+                case ResumeCall():
+                    self._pauses.resume(instruction.call, self._timer())
                 case StopRun():
-                    self._stop(instruction)
+                    self.fail(error_of(instruction))
                 case _:
                     pass
         for instruction in instructions:
@@ -483,12 +496,4 @@ class Driver:
         self.remaker.need(
             payload.blocks,
             lambda problem: then(None if problem else payload.renewed()),
-        )
-
-    def _stop(self, stop: StopRun) -> None:
-        self.fail(
-            StageStartError(
-                f"stage {stop.stage}: its workers died before their first batch, several in a "
-                f"row; the last one said: {stop.message}"
-            )
         )

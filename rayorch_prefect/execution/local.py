@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,6 +55,9 @@ def _parents(driver: Driver, backend: LocalBackend, rows: Sequence[Any]) -> Iter
         message = backend.step() if left else None
         if message is not None:
             driver.receive(message)
+        elif left and driver.next_deadline < math.inf:
+            time.sleep(max(0.0, driver.next_deadline - time.monotonic()))
+            driver.tick()
         elif left and not done:
             raise InternalError(f"{left} parents never completed")
 

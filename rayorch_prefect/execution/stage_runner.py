@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rayorch_prefect.execution.backend_failures import is_backend_failure
 from rayorch_prefect.execution.bars import Gate
 from rayorch_prefect.execution.memory import MemoryLimit
 from rayorch_prefect.execution.messages import CallContract
@@ -131,7 +132,7 @@ class StageRunner:
             except TypedFailure as failure:
                 result = failure
             except FAULTS as error:
-                given.failures[row] = RowFailure(None, type(error).__name__, short(error))
+                given.failures[row] = _attempt_of(error)
                 continue
             given.results[row] = result
             if _bars_group(result):
@@ -176,10 +177,15 @@ class _Given:
     skipped: list[int]
 
 
+def _attempt_of(error: BaseException) -> RowFailure:
+    """An exception that is one row's own attempt."""
+    return RowFailure(None, type(error).__name__, short(error), is_backend_failure(error))
+
+
 class _Attempt(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
-        self.failed = AttemptFailed(type(error).__name__, short(error))
+        self.failed = AttemptFailed(type(error).__name__, short(error), is_backend_failure(error))
 
 
 def _is_async(call: Callable[..., Any]) -> bool:

@@ -89,6 +89,14 @@ class DeadlinePassed:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeDue:
+    """A paused Call is to try one batch. `given_up`: it has been paused for too long."""
+
+    call: int
+    given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RowsReleased:
     """The owner has taken over what it wants of these parents, by index in the microbatch."""
 
@@ -112,6 +120,7 @@ Event: TypeAlias = (
     | BatchStarted
     | BatchTakenBack
     | DeadlinePassed
+    | ProbeDue
     | RowsReleased
     | MicrobatchAbandoned
 )
@@ -214,12 +223,31 @@ class MicrobatchClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseCall:
+    """The backend behind a Call's stage is down, as `message` says: `ProbeDue` is wanted after a
+    while, a longer one the more `probes` have failed."""
+
+    call: int
+    probes: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeCall:
+    """The backend behind a Call's stage answers again."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
 class StopRun:
-    """The Program cannot go on: workers of a stage die before their first start."""
+    """The Program cannot go on: workers of a stage die before their first start, or by `backend`
+    a service behind it stays down."""
 
     pool: int
     stage: str
     message: str
+    backend: bool = False
 
 
 Instruction: TypeAlias = (
@@ -233,5 +261,7 @@ Instruction: TypeAlias = (
     | ParentCompleted
     | ReleaseValues
     | MicrobatchClosed
+    | PauseCall
+    | ResumeCall
     | StopRun
 )

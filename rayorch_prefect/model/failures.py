@@ -36,6 +36,13 @@ def _rebuild(cls: type[TypedFailure], type: str, message: str) -> TypedFailure:
     return cls(type=type, message=message)
 
 
+class BackendFailure(Exception):
+    """Raised by a stage: a service behind it is down, and no other row would fare better.
+
+    An attempt that failed; several in a row pause the stage (see its `backend_patience_s`).
+    """
+
+
 class RecordFailure(TypedFailure):
     """This row alone failed for a reason of its own; it is never retried."""
 

@@ -27,11 +27,13 @@ class OutputReport:
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """A row that has no value. `kind` is None for an attempt that failed (an exception)."""
+    """A row that has no value. `kind` is None for an attempt that failed (an exception), by
+    `backend` because a service behind the stage was down."""
 
     kind: Kind | None
     type: str
     message: str
+    backend: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,12 @@ class RowsReport:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """The call raised an exception that is charged to no row in particular."""
+    """The call raised an exception that is charged to no row in particular; by `backend` because
+    a service behind the stage was down."""
 
     type: str
     message: str
+    backend: bool = False
 
 
 @dataclass(frozen=True, slots=True)

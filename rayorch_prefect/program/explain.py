@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rayorch_prefect.program.options import BACKEND_PATIENCE_S
 from rayorch_prefect.program.plan import Call, Domain, Plan, Pool, Reduce
 from rayorch_prefect.program.targets import identity
 
@@ -105,6 +106,9 @@ def _limits(pool: Pool) -> Iterator[str]:
         yield f"a new worker after {pool.recycle_after_batches} batches"
     if pool.recycle_above_mb is not None:
         yield f"a new worker above {pool.recycle_above_mb} MiB"
+    if pool.backend_patience_s != BACKEND_PATIENCE_S:
+        waits = pool.backend_patience_s
+        yield "no pause for a backend" if waits is None else f"waits {waits:g} s for a backend"
 
 
 def _reduce_line(plan: Plan, reduce: Reduce) -> str:

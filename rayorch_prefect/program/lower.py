@@ -81,6 +81,7 @@ def _pool(number: int, used: ConfiguredStage) -> plan.Pool:
         memory_limit_mb=settings.memory_limit_mb,
         recycle_after_batches=settings.recycle_after_batches,
         recycle_above_mb=settings.recycle_above_mb,
+        backend_patience_s=settings.backend_patience_s,
         num_cpus=settings.num_cpus,
         num_gpus=settings.num_gpus,
         resources=settings.resources,

@@ -14,6 +14,7 @@ from rayorch_prefect.program.targets import TargetHolder
 
 # With less, Ray's own threads in the worker run short.
 LEAST_MEMORY_MB = 256
+BACKEND_PATIENCE_S = 300.0
 
 
 class StageOptions(TypedDict, total=False):
@@ -45,6 +46,10 @@ class StageOptions(TypedDict, total=False):
                   least 1 (default: never)
     recycle_above_mb  MiB of private resident memory above which the same is done after a batch
                   (default: never; measured on Linux)
+    backend_patience_s  seconds that the stage may wait for a service behind it that is down
+                  (default 300): its failures (`BackendFailure`, connections refused, time-outs,
+                  answers 429 and 5xx) pause the stage and charge no row; then the run ends, and
+                  what is left is not processed. None: they are attempts like any other
     """
 
     batch_size: int
@@ -63,6 +68,7 @@ class StageOptions(TypedDict, total=False):
     memory_limit_mb: int | None
     recycle_after_batches: int | None
     recycle_above_mb: int | None
+    backend_patience_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,7 @@ class Settings:
     memory_limit_mb: int | None = None
     recycle_after_batches: int | None = None
     recycle_above_mb: int | None = None
+    backend_patience_s: float | None = BACKEND_PATIENCE_S
 
     def changed(self, stage: str, options: Mapping[str, Any]) -> Settings:
         """A copy with `options`; ProgramError names the stage, the option and what is right."""
@@ -221,4 +228,5 @@ _CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
     "memory_limit_mb": _memory,
     "recycle_after_batches": _count_or_none,
     "recycle_above_mb": _count_or_none,
+    "backend_patience_s": _seconds,
 }

@@ -159,7 +159,8 @@ class Pool:
     `retry_budget` counts the charged attempts of a Grain (1: never tried again).
     `batch_limit_s` and `row_limit_s` are seconds at a worker, `memory_limit_mb` MiB beyond what it
     had once it was built (None: no limit). `recycle_after_batches` batches, or `recycle_above_mb`
-    MiB of private resident memory, are a worker's life (None: the run's).
+    MiB of private resident memory, are a worker's life (None: the run's). `backend_patience_s` is
+    how long it may wait for a service behind it that is down (None: it does not).
     """
 
     id: int
@@ -184,6 +185,7 @@ class Pool:
     memory_limit_mb: int | None = None
     recycle_after_batches: int | None = None
     recycle_above_mb: int | None = None
+    backend_patience_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Committer:
 
     # -- entry points -----------------------------------------------------------------------
 
-    def rows(self, flight: Flight, report: RowsReport) -> None:
+    def rows(self, flight: Flight, report: RowsReport, *, charge_backend: bool) -> None:
         """The stage returned: bars first, then the rest row by row or by slices."""
         call = self._plan.calls[flight.call]
         breach = preflight(self._plan, call, flight, report)
@@ -75,7 +75,7 @@ class Committer:
             if failure.kind is Kind.GROUP_FAILURE:
                 self._bar(flight, row, failure)
         for row, failure in sorted(report.failures.items()):
-            self._row_failed(flight, row, failure)
+            self._row_failed(flight, row, failure, charge_backend or not failure.backend)
         self._rows_skipped(flight, report.skipped)
         for stretch in self._stretches(flight):
             self._commit(call, flight, report, stretch)
@@ -91,7 +91,8 @@ class Committer:
         if not charge:
             self._again(flight.call, live)
         elif flight.rows == 1 and live:
-            self._charge(flight, live[0], failed.type, failed.message, alone=True)
+            error = RowFailure(None, failed.type, failed.message, failed.backend)
+            self._charge(flight, live[0], error, alone=True)
         else:
             middle = (len(live) + 1) // 2
             self._again(flight.call, live[middle:])
@@ -109,7 +110,8 @@ class Committer:
                 self._again(flight.call, [one], closed=False)
         for one in live:
             if one[2] == row:
-                self._charge(flight, one, failed.type, failed.message, alone=True)
+                error = RowFailure(None, failed.type, failed.message)
+                self._charge(flight, one, error, alone=True)
         self._end(flight)
 
     def taken_back(self, flight: Flight) -> None:
@@ -193,14 +195,17 @@ class Committer:
                 counts.suppressed += 1
                 run.settle.end_grain(flight.call, sibling, Outcome.SUPPRESSED, cause)
 
-    def _row_failed(self, flight: Flight, row: int, failure: RowFailure) -> None:
+    def _row_failed(self, flight: Flight, row: int, failure: RowFailure, charge: bool) -> None:
         live = self._at(flight, row)
         if live is None:
             return
         run, entity, _ = live
         if failure.kind is None:
             run.mb.grains.raise_generation(flight.call, entity)
-            self._charge(flight, live, failure.type, failure.message, alone=False)
+            if charge:
+                self._charge(flight, live, failure, alone=False)
+            else:
+                self._again(flight.call, [live], closed=False)
             return
         depth = self._plan.domains[self._plan.calls[flight.call].domain].depth
         cause = (self._failure(flight.call, run, entity, failure), depth)
@@ -220,10 +225,11 @@ class Committer:
         for bar in unknown:
             self._outlet.bar_unknown(flight.worker, bar)
 
-    def _charge(
-        self, flight: Flight, live: LiveRow, type: str, message: str, *, alone: bool
-    ) -> None:
-        """An attempt that the Grain made as the known row; spent budgets end it."""
+    def _charge(self, flight: Flight, live: LiveRow, error: RowFailure, *, alone: bool) -> None:
+        """An attempt that the Grain made as the known row; spent budgets end it.
+
+        After a failure of the backend others go first: whether it is down is soon seen.
+        """
         run, entity, _ = live
         call = self._plan.calls[flight.call]
         attempts = run.mb.grains.charge(flight.call, entity)
@@ -231,27 +237,31 @@ class Committer:
         budget = self._plan.pools[call.pool].retry_budget
         run.mb.tries[root] = max(run.mb.tries.get(root, 1), min(attempts + 1, budget))
         if attempts < budget:
-            self._again(flight.call, [live], closed=alone)
+            self._again(flight.call, [live], closed=alone, last=error.backend)
             return
-        failure = self._failure(
-            flight.call, run, entity, RowFailure(Kind.ATTEMPTS_EXHAUSTED, type, message), attempts
-        )
+        spent = RowFailure(Kind.ATTEMPTS_EXHAUSTED, error.type, error.message)
+        failure = self._failure(flight.call, run, entity, spent, attempts)
         self._counts.calls[flight.call].failed += 1
         depth = self._plan.domains[call.domain].depth
         run.settle.end_grain(flight.call, entity, Outcome.FAILED, (failure, depth))
 
-    def _again(self, call: int, live: list[LiveRow], *, closed: bool = True) -> None:
-        """Grains go back to the head of their queue."""
+    def _again(
+        self, call: int, live: list[LiveRow], *, closed: bool = True, last: bool = False
+    ) -> None:
+        """Grains go back to the head of their queue, or to its end."""
         self._counts.retries += len(live)
-        self._return(call, live, closed=closed)
+        self._return(call, live, closed=closed, last=last)
 
-    def _return(self, call: int, live: list[LiveRow], *, closed: bool) -> None:
+    def _return(self, call: int, live: list[LiveRow], *, closed: bool, last: bool = False) -> None:
         if not live:
             return
         self._counts.calls[call].ready += len(live)
         for run, entity, _ in live:
             run.mb.grains.move(call, entity, entity + 1, Phase.READY)
-        if closed:
+        if last:
+            for run, entity, _ in live:
+                self._queues.push(call, run.mb.number, entity, entity + 1)
+        elif closed:
             self._queues.push_closed(call, _ranges(live))
         else:
             for run, entity, _ in live:

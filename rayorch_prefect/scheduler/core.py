@@ -23,7 +23,10 @@ from rayorch_prefect.model.events import (
     Instruction,
     MicrobatchAbandoned,
     MicrobatchClosed,
+    PauseCall,
+    ProbeDue,
     ReleaseValues,
+    ResumeCall,
     RetireWorker,
     RowsReleased,
     SourceAdmitted,
@@ -37,6 +40,7 @@ from rayorch_prefect.model.events import (
 from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
 from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, Report, RowsReport
 from rayorch_prefect.program.plan import Plan
+from rayorch_prefect.scheduler.breakers import PAUSES_AFTER, Breakers
 from rayorch_prefect.scheduler.commit import Committer, slots_of, store_rows
 from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.deadlines import deadline_failure
@@ -54,20 +58,24 @@ from rayorch_prefect.scheduler.workers import Flight, Workers
 
 
 class Scheduler:
-    """State of all active microbatches of one Plan; a worker holds up to `most_held` batches."""
+    """State of all active microbatches of one Plan; a worker holds up to `most_held` batches, and
+    `pauses_after` failures of a backend in a row pause a Call."""
 
-    def __init__(self, plan: Plan, most_held: int = 2) -> None:
+    def __init__(self, plan: Plan, most_held: int = 2, pauses_after: int = PAUSES_AFTER) -> None:
         self.plan = plan
         self.wiring = Wiring(plan)
         self.runs: dict[int, Run] = {}
         self.counts = Counts(len(plan.calls))
         self.workers = Workers(plan, most_held)
+        self.breakers = Breakers(plan, pauses_after)
         self.queues = ReadyQueues(len(plan.calls), self._first_ready)
         self.stopped: StopRun | None = None
         self._story = Story()
         self._last_microbatch = -1
         self._committer = Committer(plan, self.runs, self.queues, self.counts, self)
-        self._dispatcher = Dispatcher(plan, self.runs, self.queues, self.workers, self.counts)
+        self._dispatcher = Dispatcher(
+            plan, self.runs, self.queues, self.workers, self.counts, self.breakers
+        )
         self._out: list[Instruction] = []
 
     # -- the way in --------------------------------------------------------------------------
@@ -103,6 +111,8 @@ class Scheduler:
                 self._batch_taken_back(event)
             case DeadlinePassed():
                 self._deadline_passed(event)
+            case ProbeDue():
+                self._probe_due(event)
             case RowsReleased():
                 self._release_rows(event)
             case MicrobatchAbandoned():
@@ -233,6 +243,7 @@ class Scheduler:
         # The oldest last, so that it stands at the head of the queue.
         for flight, begun in reversed(self.workers.lose(event.worker, event.pool)):
             self._story.ended(flight.batch, f"worker lost ({event.type})")
+            self._came_to_nothing(flight)
             self._committer.attempt(flight, failed, charge=event.charge and begun)
         if self.workers.never_starts(event.pool):
             stage = self.plan.pools[event.pool].stage
@@ -274,6 +285,7 @@ class Scheduler:
         worn = event.worker in self.workers.worn
         self._out.append(EndWorker(event.worker))
         for held, _ in reversed(self.workers.lose(event.worker, pool.id)):
+            self._came_to_nothing(held)
             if held is not flight:
                 self._story.ended(held.batch, "its worker was ended for another batch")
                 self._committer.attempt(held, failed, charge=False)
@@ -296,7 +308,12 @@ class Scheduler:
             return
         self.workers.land(event.batch)
         self._story.ended(event.batch, _in_words(event.report))
-        self._apply(flight, event.report)
+        verdict = self.breakers.told(flight, event.report)
+        self._apply(flight, event.report, verdict.charge)
+        if verdict.pauses:
+            self._pause(flight.call)
+        if verdict.resumes:
+            self._out.append(ResumeCall(flight.call))
         self._retire(event.worker)
 
     def _flight(self, batch: int, worker: int) -> Flight | None:
@@ -321,17 +338,39 @@ class Scheduler:
             raise IllegalEvent(f"batch {event.batch} was not to be taken back")
         self.workers.land(event.batch)
         self._story.ended(event.batch, "taken back before it started")
+        self._came_to_nothing(flight)
         self._committer.taken_back(flight)
         self._retire(event.worker)
 
-    def _apply(self, flight: Flight, report: Report) -> None:
+    def _apply(self, flight: Flight, report: Report, charge_backend: bool) -> None:
         match report:
             case RowsReport():
-                self._committer.rows(flight, report)
+                self._committer.rows(flight, report, charge_backend=charge_backend)
             case AttemptFailed():
-                self._committer.attempt(flight, report, charge=True)
+                charge = charge_backend or not report.backend
+                self._committer.attempt(flight, report, charge=charge)
             case ContractBreach():
                 self._committer.breach(flight, report)
+
+    def _probe_due(self, event: ProbeDue) -> None:
+        if not 0 <= event.call < len(self.plan.calls):
+            raise IllegalEvent(f"there is no Call {event.call}")
+        if not self.breakers.waits(event.call):
+            return
+        if event.given_up:
+            pool = self.plan.pools[self.plan.calls[event.call].pool]
+            _, last = self.breakers.paused(event.call)
+            self.stopped = StopRun(pool.id, pool.stage, last, backend=True)
+            self._out.append(self.stopped)
+        else:
+            self.breakers.ask(event.call)
+
+    def _came_to_nothing(self, flight: Flight) -> None:
+        if self.breakers.came_to_nothing(flight.call, flight.batch):
+            self._pause(flight.call)
+
+    def _pause(self, call: int) -> None:
+        self._out.append(PauseCall(call, *self.breakers.paused(call)))
 
     def _let_go(self, report: Report) -> None:
         if isinstance(report, RowsReport):

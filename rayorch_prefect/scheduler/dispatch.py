@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from rayorch_prefect.model.events import Bar, DispatchBatch, EntityRange, TakeBack
 from rayorch_prefect.model.parts import Part, Parts, extend
 from rayorch_prefect.program.plan import Call, Plan, Pool
+from rayorch_prefect.scheduler.breakers import Breakers
 from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.queues import ReadyQueues
@@ -29,8 +30,10 @@ class Dispatcher:
         queues: ReadyQueues,
         workers: Workers,
         counts: Counts,
+        breakers: Breakers,
     ) -> None:
         self._plan = plan
+        self._breakers = breakers
         self._runs = runs
         self._queues = queues
         self._workers = workers
@@ -49,7 +52,8 @@ class Dispatcher:
         for pool in self._plan.pools:
             for call in self._calls_of[pool.id]:
                 while self._workers.idle[pool.id]:
-                    ranges = self._queues.reserve(call.id, pool.batch_size)
+                    most = self._breakers.limit(call.id, pool.batch_size)
+                    ranges = self._queues.reserve(call.id, most) if most else []
                     if not ranges:
                         break
                     yield self._send(call, tuple(ranges), self._workers.idle[pool.id][0])
@@ -58,7 +62,7 @@ class Dispatcher:
     def _send_ahead(self, pool: Pool) -> Iterator[DispatchBatch]:
         """Full batches to workers that have one, so that they need not wait for the next."""
         for call in self._calls_of[pool.id]:
-            while self._workers.spare[pool.id]:
+            while self._workers.spare[pool.id] and not self._breakers.is_open(call.id):
                 if self._counts.calls[call.id].ready < pool.batch_size:
                     break
                 ranges = self._queues.reserve_full(call.id, pool.batch_size)
@@ -91,6 +95,7 @@ class Dispatcher:
         rows = sum(end - first for _, first, end in ranges)
         for number, first, end in ranges:
             self._runs[number].mb.grains.move(call.id, first, end, Phase.IN_FLIGHT)
+        self._breakers.sent(call.id, batch)
         generations = dict(self._generations(call, ranges))
         self._workers.take_off(Flight(batch, call.id, worker, rows, ranges, generations))
         segments = list(self._segments(call, ranges))

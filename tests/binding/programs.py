@@ -53,6 +53,10 @@ def wait_for(uri: str) -> None:
         time.sleep(0.1)
 
 
+def unreachable(child: dict[str, Any]) -> str:
+    raise ConnectionRefusedError("port 8000")
+
+
 class Join:
     def __call__(self, texts: Any) -> dict[str, Any]:
         return {".txt": ",".join(texts), ".json": {"missing": list(texts.missing)}}
@@ -145,3 +149,11 @@ def mortal_program(marker: Path) -> Program:
         return stage(Mortal, rowwise=True, batch_size=1)(str(marker))(source)
 
     return mortal
+
+
+@program(version="1")
+def asking(source):  # type: ignore[no-untyped-def]
+    """Every child asks a service that is down; sources without children are whole."""
+    children = F.expand(stage(Split, rowwise=True)()(source), domain="child")
+    asked = stage(unreachable, backend_patience_s=1)(children)
+    return stage(Join, rowwise=True)()(F.reduce(asked))

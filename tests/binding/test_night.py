@@ -287,3 +287,20 @@ async def test_a_cancelled_night_stops_publishing(
     await asyncio.sleep(3)
     assert bucket.keys("out/") == left
     assert len([key for key in left if key.endswith(".txt")]) < 8
+
+
+async def test_a_backend_that_stays_down_leaves_the_rest_not_processed(
+    bucket: Bucket, run_nightly: RunNightly
+) -> None:
+    bucket.put_sources(a={"n": 0}, b={"n": 4}, c={"n": 5})
+
+    ended = await run_nightly("tests.binding.programs:asking")
+
+    assert ended.state.is_failed()
+    assert ended.outcomes == {
+        "in/a.json": "published",
+        "in/b.json": "not_processed",
+        "in/c.json": "not_processed",
+    }
+    assert "BackendDown: stage unreachable" in ended.message
+    assert "port 8000" in ended.message

@@ -9,7 +9,7 @@ import pytest
 
 from rayorch_prefect.model.events import BatchReported, DispatchBatch
 from rayorch_prefect.model.outcomes import Outcome
-from rayorch_prefect.model.reports import RowsReport
+from rayorch_prefect.model.reports import RowFailure, RowsReport
 from rayorch_prefect.program.plan import CoalesceOp, OnFailure
 from rayorch_prefect.scheduler import settling
 from rayorch_prefect.scheduler.commit import Committer
@@ -55,7 +55,7 @@ def a_late_report_counts(patch: pytest.MonkeyPatch) -> None:
             reported(self, event)
             return
         self.counts.calls[flight.call].in_flight += flight.rows
-        self._apply(flight, event.report)
+        self._apply(flight, event.report, charge_backend=True)
 
     def in_flight(self: Committer, flight: Flight, run: Any, entity: int, row: int) -> bool:
         return bool(run.mb.grains.phase[flight.call][entity] == Phase.IN_FLIGHT)
@@ -92,7 +92,7 @@ def a_barred_row_is_committed(patch: pytest.MonkeyPatch) -> None:
 def bars_come_after_commits(patch: pytest.MonkeyPatch) -> None:
     """Seen where a row was computed although its sibling's bar is in the same report."""
 
-    def rows(self: Committer, flight: Flight, report: RowsReport) -> None:
+    def rows(self: Committer, flight: Flight, report: RowsReport, *, charge_backend: bool) -> None:
         call = self._plan.calls[flight.call]
         breach = preflight(self._plan, call, flight, report)
         if breach is not None:
@@ -105,7 +105,7 @@ def bars_come_after_commits(patch: pytest.MonkeyPatch) -> None:
             if failure.kind == "GroupFailure":
                 self._bar(flight, row, failure)
             else:
-                self._row_failed(flight, row, failure)
+                self._row_failed(flight, row, failure, charge_backend or not failure.backend)
         self._drop_left(flight, report)
         self._end(flight)
 
@@ -434,7 +434,7 @@ def a_skipped_row_is_charged(patch: pytest.MonkeyPatch) -> None:
         for row in rows:
             live = self._at(flight, row)
             if live is not None:
-                self._charge(flight, live, "Skipped", "", alone=False)
+                self._charge(flight, live, RowFailure(None, "Skipped", ""), alone=False)
 
     patch.setattr(Committer, "_rows_skipped", charged)
 

@@ -197,4 +197,5 @@ def _check_workers(scheduler: Scheduler) -> None:
             for call in scheduler.plan.calls:
                 if call.pool == pool.id:
                     ready = scheduler.counts.calls[call.id].ready
-                    assert not ready, "a worker idles while a Grain is ready for it"
+                    allowed = ready and scheduler.breakers.limit(call.id, 1)
+                    assert not allowed, "a worker idles while a Grain is ready for it"

@@ -26,7 +26,10 @@ from rayorch_prefect.model.events import (
     MicrobatchAbandoned,
     MicrobatchClosed,
     ParentCompleted,
+    PauseCall,
+    ProbeDue,
     ReleaseValues,
+    ResumeCall,
     RetireWorker,
     RowsReleased,
     SourceAdmitted,
@@ -40,6 +43,7 @@ from rayorch_prefect.model.events import (
 )
 from rayorch_prefect.model.outcomes import Kind, Outcome
 from rayorch_prefect.model.reports import (
+    ContractBreach,
     Report,
     RowsReport,
 )
@@ -54,6 +58,7 @@ from tests.scheduler.virtual_stages import Sent, Statistics, VirtualStages
 MOST_EVENTS = 6000
 MOST_LOSSES = 8
 LATE_REPORTS = 6
+MOST_OUTAGES = 3
 
 
 class Simulation:
@@ -78,7 +83,8 @@ class Simulation:
         self.stopped: StopRun | None = None
         # Mostly two batches at a worker, as more can go wrong then.
         self.most_held = 1 if seed % 5 == 0 else 2
-        self.scheduler = Scheduler(plan, self.most_held)
+        self.pauses_after = 1 + seed % 4
+        self.scheduler = Scheduler(plan, self.most_held, self.pauses_after)
         self._pick = random.Random(seed)
         self._stages = VirtualStages(plan, does, self.expected, self._pick, breach)
         self.statistics = self._stages.statistics
@@ -107,6 +113,9 @@ class Simulation:
         self._tried: dict[tuple[int, Path], int] = {}
         self._too_slow: set[tuple[int, Path]] = set()
         self._verdicts = Verdicts(plan, self.expected, self._stages, self._too_slow)
+        self._down: set[int] = set()
+        self._open: dict[int, str] = {}
+        self._refused: dict[int, list[Path]] = {}
         self._longest: dict[tuple[int, Path], int] = {}
         self._served: Counter[int] = Counter()
         self._next_worker = 0
@@ -154,6 +163,10 @@ class Simulation:
             yield lambda asked=asked: self._answer(*asked)  # type: ignore[misc]
         if self._unreleased:
             yield self._release
+        for call in [call for call, phase in self._open.items() if phase == "paused"]:
+            if call in self._down:
+                yield lambda call=call: self._down.remove(call)  # type: ignore[misc]
+            yield lambda call=call: self._probe(call)  # type: ignore[misc]
 
     def _troubles(self) -> Iterator[Callable[[], object]]:
         if self._late:
@@ -171,12 +184,26 @@ class Simulation:
             worker, pool = self._pick.choice(self._gone)
             yield lambda: self._expect_nothing(WorkerWorn(worker))
             yield lambda: self._expect_nothing(WorkerLost(worker, pool, "late", "again"))
+        if (
+            self.plan.calls
+            and self.statistics.outages < MOST_OUTAGES
+            and self._pick.random() < 0.05 * self._chaos
+        ):
+            yield self._go_down
         if self._closed:
             number = self._pick.choice(sorted(self._closed))
             yield lambda: self._expect_nothing(RowsReleased(number, (0,)))
             yield lambda: self._expect_nothing(MicrobatchAbandoned(number))
         if self._chaos > 2 and self._pick.random() < 0.02 and self.scheduler.runs:
             yield self._abandon
+
+    def _go_down(self) -> None:
+        self.statistics.outages += 1
+        self._down.add(self._pick.randrange(len(self.plan.calls)))
+
+    def _probe(self, call: int) -> None:
+        self._open[call] = "asking"
+        self.tell(ProbeDue(call))
 
     def _losses(self) -> Iterator[Callable[[], object]]:
         if self._starting and self._may_fail_start(self._starting[0]):
@@ -233,19 +260,49 @@ class Simulation:
             self._late.append((batch, sent.order.worker, sent))
             self._late_in_all += 1
         skipped, fenced, again = self._skipped(worker, sent)
-        report = self._stages.computed(sent, counts=True, skipped=skipped)
+        down = self._is_out_of_reach(sent, skipped)
+        if down:
+            report = self._stages.out_of_reach(sent, skipped)
+        else:
+            report = self._stages.computed(sent, counts=True, skipped=skipped)
         for path in again if isinstance(report, RowsReport) else ():
             self._tried[sent.order.call, path] -= 1
         self._learn_bars(worker, sent, report)
         self._held[worker].pop(0)
         bars = list(self._bars(sent, report))
+        before, was_open = self._charges(), sent.order.call in self._open
         told = self.tell(BatchReported(batch, worker, report))
+        self._check_pause(sent, report, down, told)
+        if down and was_open:
+            assert self._charges() <= before, "an outage is charged to a Grain"
         forgotten = {one.bar for one in told if isinstance(one, ForgetBar)}
         assert forgotten <= fenced, "a bar that holds is forgotten"
         if isinstance(report, RowsReport) and not self._breach:
             assert forgotten == fenced, "a bar that does not hold is kept"
         for number, call, group, present in bars:
             self._check_bar(number, call, group, present)
+
+    def _is_out_of_reach(self, sent: Sent, skipped: tuple[int, ...]) -> bool:
+        """Whether the batch meets the outage: only where its Grains can bear what it may cost."""
+        call = sent.order.call
+        if call not in self._down or len(skipped) == sent.order.rows:
+            return False
+        return call in self._open or all(
+            self._stages.may_charge(sent, row) for row in range(sent.order.rows)
+        )
+
+    def _check_pause(self, sent: Sent, report: Report, down: bool, told: list[Instruction]) -> None:
+        """Enough failures of the backend in a row pause the Call."""
+        call = sent.order.call
+        refused = self._refused.setdefault(call, [])
+        if down:
+            failed = len(report.failures) if isinstance(report, RowsReport) else 1
+            refused += sent.paths if len(sent.paths) == 1 else [()] * failed
+        elif _answers(sent, report):
+            refused.clear()
+            assert call not in self._open, "a Call whose backend answers is paused"
+        if len(refused) >= self.pauses_after and (() in refused or len(set(refused)) > 1):
+            assert call in self._open, "a Call whose backend is down goes on"
 
     def _skipped(self, worker: int, sent: Sent) -> tuple[tuple[int, ...], set[Bar], list[Path]]:
         """The rows that the worker does not start; bars of them that do not hold, and their rows.
@@ -512,6 +569,12 @@ class Simulation:
                 case ForgetBar(worker, bar):
                     assert bar in self._bars_at[worker]
                     self._bars_at[worker].remove(bar)
+                case PauseCall(call):
+                    self.statistics.pauses += call not in self._open
+                    self._open[call] = "paused"
+                case ResumeCall(call):
+                    del self._open[call]
+                    self._refused[call] = []
                 case StopRun():
                     self.stopped = one
                     raise AssertionError(f"the run is stopped: {one}")
@@ -523,6 +586,9 @@ class Simulation:
         held = self._held[order.worker]
         assert len(held) < self.most_held, "a worker holds more than it may"
         assert not held or order.rows == self.plan.pools[pool].batch_size, "sent ahead, not full"
+        if call.id in self._open:
+            assert self._open[call.id] == "asking", "a paused Call gets a batch"
+            self._open[call.id] = "probing"
         held.append(order.batch)
         self._served[order.worker] += 1
         life = self.plan.pools[pool].recycle_after_batches
@@ -578,3 +644,30 @@ class Simulation:
         self._verdicts.check(told)
         if self._know_children:  # those that were there when the parent ended
             assert told.children <= self._verdicts.descendants(0, key)
+
+
+def _answers(sent: Sent, report: Report) -> bool:
+    """Whether a row of the batch got a value or a typed failure, or the Program is at fault."""
+    if not isinstance(report, RowsReport):
+        return isinstance(report, ContractBreach)
+    untyped = sum(failure.kind is None for failure in report.failures.values())
+    return sent.order.rows - untyped - len(report.skipped) > 0
+
+
+def _check_cuts(order: DispatchBatch, paths: list[Path]) -> None:
+    """Values of different groups can be let go apart."""
+    assert list(order.cuts) == sorted(set(order.cuts))
+    assert all(0 < cut < order.rows for cut in order.cuts)
+    groups = [path[:-1] if len(path) > 2 else path for path in paths]
+    changes = {row for row in range(1, len(groups)) if groups[row] != groups[row - 1]}
+    assert changes <= set(order.cuts), f"cuts {order.cuts}, groups {groups}"
+    if len(paths[0]) == 2:
+        assert not order.bars, "no group to bar at the root"
+        return
+    assert len(order.bars) == len(order.cuts) + 1
+    bar_of = {groups[row]: order.bars[bisect_right(order.cuts, row)] for row in range(order.rows)}
+    assert len(set(bar_of.values())) == len(bar_of), "two groups under one bar"
+    for row, group in enumerate(groups):
+        bar = order.bars[bisect_right(order.cuts, row)]
+        assert bar == bar_of[group]
+        assert bar[:2] == (paths[row][0], order.call)

@@ -57,6 +57,7 @@ class Tally:
     row_deadlines: int = 0
     recycled: int = 0
     worn: int = 0
+    pauses: int = 0
 
     def add(self, plan: Plan, met: Statistics) -> None:
         self.examples += 1
@@ -73,6 +74,7 @@ class Tally:
         self.row_deadlines += met.row_deadlines
         self.recycled += met.recycled
         self.worn += met.worn
+        self.pauses += met.pauses
 
 
 def simulate(plan: Plan, recipe: Recipe, breach: float = 0.0) -> Statistics:
@@ -125,6 +127,7 @@ def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     assert tally.taken_back
     assert tally.deadlines > tally.row_deadlines > 0
     assert tally.recycled > tally.worn > 0
+    assert tally.pauses
 
 
 @pytest.mark.parametrize("shard", range(2))

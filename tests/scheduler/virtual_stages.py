@@ -40,6 +40,8 @@ class Statistics:
     row_deadlines: int = 0
     recycled: int = 0
     worn: int = 0
+    outages: int = 0
+    pauses: int = 0
     failed_attempts: int = 0
     typed: int = 0
     late: int = 0
@@ -129,6 +131,16 @@ class VirtualStages:
                     self._use_up(call.id, sent.paths[0])
             return AttemptFailed(failed_type(Kind.ATTEMPTS_EXHAUSTED, call.id), "boom")
         failures = self._row_failures(call, sent, counts, skipped)
+        return self._rows_report(call, sent, failures, skipped)
+
+    def out_of_reach(self, sent: Sent, skipped: tuple[int, ...]) -> Report:
+        """Every row fails, as the backend is down; nothing is used up."""
+        call = self._plan.calls[sent.order.call]
+        type = failed_type(Kind.ATTEMPTS_EXHAUSTED, call.id)
+        if not self._plan.pools[call.pool].rowwise:
+            return AttemptFailed(type, "refused", backend=True)
+        rows = [row for row in range(sent.order.rows) if row not in skipped]
+        failures = {row: RowFailure(None, type, "refused", backend=True) for row in rows}
         return self._rows_report(call, sent, failures, skipped)
 
     def _use_up(self, call: int, path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rayorch_prefect.model.events import EndWorker
-from rayorch_prefect.model.reports import AttemptFailed
+from rayorch_prefect.model.reports import AttemptFailed, RowFailure
+from rayorch_prefect.scheduler.breakers import Breakers, Verdict
 from rayorch_prefect.scheduler.commit import Committer
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.workers import Flight, Workers
@@ -31,7 +33,8 @@ def the_neighbours_of_the_row_at_the_limit_are_charged(patch: pytest.MonkeyPatch
     def all_charged(self: Committer, flight: Flight, row: int, failed: Any) -> None:
         for live in list(self._live_rows(flight)):
             live[0].mb.grains.raise_generation(flight.call, live[1])
-            self._charge(flight, live, failed.type, failed.message, alone=True)
+            error = RowFailure(None, failed.type, failed.message)
+            self._charge(flight, live, error, alone=True)
         self._end(flight)
 
     patch.setattr(Committer, "row_failed_alone", all_charged)
@@ -55,7 +58,9 @@ def the_neighbours_of_the_row_at_the_limit_are_lost(patch: pytest.MonkeyPatch) -
         again = self._again
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(
-                self, "_again", lambda call, live, closed=True: closed and again(call, live)
+                self,
+                "_again",
+                lambda call, live, closed=True, last=False: closed and again(call, live),
             )
             alone(self, flight, row, failed)
 
@@ -200,3 +205,41 @@ def what_a_worn_worker_still_does_is_tried_again(patch: pytest.MonkeyPatch) -> N
         worn(self, event)
 
     patch.setattr(Scheduler, "_worker_worn", impatient)
+
+
+# -- paused Calls ---------------------------------------------------------------------------------
+
+
+@defect
+def a_call_whose_backend_is_down_is_not_paused(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Breakers, "told", lambda self, flight, report: Verdict())
+
+
+@defect
+def a_paused_call_gets_batches(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Breakers, "limit", lambda self, call, most: most)
+
+
+@defect
+def a_paused_call_gets_batches_ahead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Breakers, "is_open", lambda self, call: False)
+
+
+@defect
+def an_outage_is_charged_while_the_call_is_paused(patch: pytest.MonkeyPatch) -> None:
+    told = Breakers.told
+
+    def charging(self: Breakers, *args: Any) -> Verdict:
+        return replace(told(self, *args), charge=True)
+
+    patch.setattr(Breakers, "told", charging)
+
+
+@defect
+def a_lost_probe_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Breakers, "came_to_nothing", lambda self, call, batch: False)
+
+
+@defect
+def a_call_stays_paused_when_its_backend_answers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Breakers, "_close", lambda self, breaker: Verdict())

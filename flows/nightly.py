@@ -99,6 +99,10 @@ async def run_night(
         upload_task=upload_task,
         lease_seconds=lease_seconds,
     )
+    return await _run(night)
+
+
+async def _run(night: Night) -> tuple[State[Any], NightSummary]:
     with opened(night):
         ended = await until_ended(night, _owned(night))
         if ended is not None:

@@ -45,6 +45,7 @@ async def run_night(
     runtime_env: dict[str, Any] | None = None,
     upload_task: str | UploadTask | None = None,
     lease_seconds: float = 60.0,
+    upload_tries: int = 4,
 ) -> tuple[State[Any], NightSummary]:
     """Run a night inside an async flow of one's own; its final state and its numbers.
 
@@ -54,6 +55,7 @@ async def run_night(
     what failed for good or was published with gaps; `upload_workers` bounds the uploads in
     flight of a microbatch; one upload task run publishes up to `upload_group` parents, or what
     came within 1 s. `upload_runner` "threads" runs them in this process, "ray" on Ray workers.
+    An upload gets up to `upload_tries` tries while the store is unavailable.
 
     `only` narrows the sources to these keys or URIs; `limit` bounds how many run, the others
     count as not processed without making the state Failed; `force` runs what the ledger says is
@@ -98,6 +100,7 @@ async def run_night(
         runtime_env=runtime_env,
         upload_task=upload_task,
         lease_seconds=lease_seconds,
+        upload_tries=upload_tries,
     )
     return await _run(night)
 
@@ -157,6 +160,7 @@ async def nightly(
     runtime_env: dict[str, Any] | None = None,
     upload_task: str | None = None,
     lease_seconds: float = 60.0,
+    upload_tries: int = 4,
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.
 
@@ -184,6 +188,7 @@ async def nightly(
         runtime_env=runtime_env,
         upload_task=upload_task,
         lease_seconds=lease_seconds,
+        upload_tries=upload_tries,
     )
     if outermost():
         ignore_late_sigterm()

@@ -58,6 +58,10 @@ class BadBucketName(StoreError, UsageError):
     """The store takes no bucket of this name, whether there is one or not."""
 
 
+class StoreUnavailable(StoreError):
+    """The store, the way to it or the credentials failed for now: it may be tried again."""
+
+
 class SourceMissing(StoreError):
     """A listed source is no longer there."""
 

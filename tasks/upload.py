@@ -23,9 +23,9 @@ def upload(night: str, microbatch: int, ordinals: list[int], keys: str) -> Any:
 
 
 @task(name="upload", task_run_name="upload {keys}", cache_policy=NO_CACHE, persist_result=False)
-def upload_near(parcels: dict[int, Parcel], domain: str, keys: str) -> Any:
+def upload_near(parcels: dict[int, Parcel], domain: str, keys: str, tries: int) -> Any:
     """Publish these parents from a Ray worker near their values, and end as `upload` does.
 
-    `parcels` by ordinal; `domain` is the parents'. Returns each one's row.
+    `parcels` by ordinal; `domain` is the parents'; each gets up to `tries`. Returns each one's row.
     """
-    return publish_near(parcels, domain)
+    return publish_near(parcels, domain, tries)

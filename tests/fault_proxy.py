@@ -40,6 +40,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -65,13 +66,14 @@ _NO_BODY = (204, 304)
 class Seen:
     """One request: its `number` from 1, and what the client got, 0 for a reset connection.
 
-    Names of headers are in lower case.
+    Names of headers are in lower case; `at` is when it came, in seconds of a monotonic clock.
     """
 
     number: int
     method: str
     target: str
     headers: dict[str, str]
+    at: float
     body: int = 0
     status: int | None = None
 
@@ -251,7 +253,7 @@ class FaultProxy:
         """One request and its answer; whether the connection can have another."""
         head = await _read_head(reader)
         method, target, _ = head.first.split(" ", 2)
-        seen = Seen(len(self.seen) + 1, method, unquote(target), head.named)
+        seen = Seen(len(self.seen) + 1, method, unquote(target), head.named, time.monotonic())
         self.seen.append(seen)
         due = [rule for rule in self._rules if rule.due(seen)]
         exchange = _Exchange(seen, head, due, reader, writer)

@@ -145,7 +145,9 @@ class Microbatch:
         asked: dict[int, Callable[[], Future[Row]]] = {
             ordinal: partial(self._apply, parent, row) for ordinal, (parent, row) in taken.items()
         }
-        ends = in_rounds(asked)
+        ends = in_rounds(
+            asked, self.night.order.upload_tries, stopped=lambda: bool(self.stop.reason)
+        )
         return self.end_uploads(taken, ends)
 
     def take(self, ordinals: Sequence[int]) -> Taken:
@@ -175,7 +177,8 @@ class Microbatch:
                 self.night.first_upload_at = self.night.first_upload_at or time.monotonic()
                 stored |= {each.key: [each.size, each.sha256] for each in end.artifacts}
             else:
-                tries = tries_of(end) if attempts is None else attempts
+                most = self.night.order.upload_tries
+                tries = tries_of(end, most) if attempts is None else attempts
                 failure = upload_failure(end, self.night.root_domain, tries, stage)
                 failed.append(self._upload_failed(ordinal, taken[ordinal][1], end, failure))
         return _gravest(failed, len(taken)) if failed else stored

@@ -31,7 +31,7 @@ from prefect_ray.context import remote_options
 from rayorch_prefect.binding.microbatch import Microbatch, Taken
 from rayorch_prefect.binding.publishing import publish_and_record, upload_failure
 from rayorch_prefect.binding.rows import Row
-from rayorch_prefect.binding.upload_groups import in_rounds, tries_of
+from rayorch_prefect.binding.upload_groups import UPLOAD_TRIES, in_rounds, tries_of
 from rayorch_prefect.errors import ClusterError, EngineClosed, RayorchError
 from rayorch_prefect.execution.appliers import sendable
 from rayorch_prefect.execution.parcels import Parcel, cut_off
@@ -70,24 +70,26 @@ def near_data() -> TaskRunner[PrefectFuture[Any]]:
     return cast(TaskRunner[PrefectFuture[Any]], runner)
 
 
-def publish_near(parcels: Mapping[int, Parcel], domain: str) -> Ends | State[Any]:
+def publish_near(
+    parcels: Mapping[int, Parcel], domain: str, tries: int = UPLOAD_TRIES
+) -> Ends | State[Any]:
     """Publish a group of parents by ordinal, on a Ray worker; each one's row.
 
     A Failed state under the gravest kind's name, with NotAllUploaded as its data, if the bounded
-    tries of some are spent. `domain` is the parents'.
+    tries of some, up to `tries`, are spent. `domain` is the parents'.
     """
     with ThreadPoolExecutor(min(AT_ONCE, len(parcels))) as pool:
-        tries: dict[int, Callable[[], Future[Row]]] = {
+        asked: dict[int, Callable[[], Future[Row]]] = {
             ordinal: partial(pool.submit, parcel.open) for ordinal, parcel in parcels.items()
         }
         ends = {
             ordinal: sendable(end) if isinstance(end, Exception) else end
-            for ordinal, end in in_rounds(tries)
+            for ordinal, end in in_rounds(asked, tries)
         }
     errors = [end for end in ends.values() if isinstance(end, Exception)]
     if not errors:
         return ends
-    failures = [upload_failure(error, domain, tries_of(error)) for error in errors]
+    failures = [upload_failure(error, domain, tries_of(error, tries)) for error in errors]
     worst = min(failures, key=lambda failure: failure.kind.gravity)
     several = f"{len(errors)} of {len(ends)} uploads failed: " if len(ends) > 1 else ""
     message = f"{several}{worst}"
@@ -121,8 +123,10 @@ class NearUploads:
             ordinal: Parcel(publish_and_record, parent, self._batch.night.shelf, row)
             for ordinal, (parent, row) in taken.items()
         }
+        night = self._batch.night
+        arguments = (parcels, night.root_domain, name, night.order.upload_tries)
         try:
-            state = await self.tried((parcels, self._batch.night.root_domain, name), name)
+            state = await self.tried(arguments, name)
             ends = await self._ends(state, list(taken))
         except Exception as error:
             # Ray itself is gone, or took none of the task.

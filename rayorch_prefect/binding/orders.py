@@ -10,6 +10,7 @@ from typing import Any
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.execution.environments import environment
+from rayorch_prefect.model.outcomes import Kind
 from rayorch_prefect.storage import S3Location, refuse_nested
 
 UPLOAD_RUNNERS = ("threads", "ray")
@@ -17,7 +18,14 @@ UPLOAD_RUNNERS = ("threads", "ray")
 
 SHORTEST_LEASE = 4.0
 
-_COUNTS = ("microbatch_size", "max_active_microbatches", "upload_workers", "upload_group", "limit")
+_COUNTS = (
+    "microbatch_size",
+    "max_active_microbatches",
+    "upload_workers",
+    "upload_group",
+    "upload_tries",
+    "limit",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,8 @@ class Order:
     `working_dir` is a folder of modules that Ray brings to its workers, `runtime_env` what else
     it gives them. `upload_task` names a task that uploads in place of ours (`module:attribute`,
     empty for a Task object without a name). Another run may take over `lease_seconds` after this
-    one's last sign of life.
+    one's last sign of life. An upload is tried up to `upload_tries` times while the store is
+    unavailable, with growing gaps.
     """
 
     program: str
@@ -57,6 +66,7 @@ class Order:
     runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
     upload_task: str | None = None
     lease_seconds: float = 60.0
+    upload_tries: int = 4
 
     def __post_init__(self) -> None:
         """Raises UsageError, naming the setting and what would be right."""
@@ -101,6 +111,11 @@ def what_next(order: Order, counts: Tally) -> str:
     retry = _again(order, retry_failed=True)
     if counts.broken_off:
         return f"run the same again, published sources are skipped: {again}"
+    if counts.failed and set(counts.by_kind) == {Kind.UPLOAD_FAILED}:
+        return (
+            "look at the store, then run the same again; sources whose upload failed are computed "
+            f"again, as their values are not kept: {again}"
+        )
     if counts.failed:
         return f"mend or remove the failed sources, or mend the program, then: {retry}"
     if counts.left_out:

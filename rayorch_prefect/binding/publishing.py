@@ -144,7 +144,7 @@ def upload_failure(
     return Failure(
         kind=Kind.CONTRACT_ERROR if of_program else Kind.UPLOAD_FAILED,
         type=type(error).__name__,
-        message=str(error),
+        message=f"{error}; tried {attempts} times" if attempts > 1 else str(error),
         stage=stage,
         domain=domain,
         attempts=attempts,

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TypeVar
 
 from rayorch_prefect.binding.futures import Upload
-from rayorch_prefect.errors import StoreError
+from rayorch_prefect.errors import StoreError, StoreUnavailable
 
 T = TypeVar("T")
 
 GROUP_SECONDS = 1.0
 """How long a whole parent waits at most for others to share its task run."""
 
-UPLOAD_PAUSES = (0.5, 1.0)
-"""Seconds between the tries of a parent's upload; each try already retries its requests."""
+UPLOAD_TRIES = 4
+"""Tries of a parent's upload by default; each already tries its requests several times."""
+
+_TRIES_REFUSED = 2
+# Seconds between tries: 1, 3, 9, ... up to the longest, or half of that.
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 30.0
+_STOP_STEP = 0.25
 
 
 class UploadGroup:
@@ -65,28 +72,40 @@ class UploadGroup:
 
 def in_rounds(
     tries: Mapping[int, Callable[[], Future[T]]],
+    most: int = UPLOAD_TRIES,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, T | Exception]]:
     """Each ordinal's result, or the error that is left after its bounded tries, once.
 
-    All tries of a round go on at the same time; only those that a store refused come again.
+    All tries of a round go on at the same time. Only those that the store refused come again:
+    once, or up to `most` tries in all where it is unavailable. Growing gaps lie between the
+    rounds; `stopped` is asked meanwhile whether to give up.
     """
     left = dict(tries)
-    for pause in (*UPLOAD_PAUSES, None):
+    for number in range(1, most + 1):
         begun = [(ordinal, _begun(begin)) for ordinal, begin in left.items()]
         for ordinal, future in begun:
             end = _end(future)
-            if pause is None or not isinstance(end, StoreError):
+            if number >= tries_of(end, most) or stopped():
                 del left[ordinal]
                 yield ordinal, end
         if not left:
             return
-        if pause is not None:
-            time.sleep(pause)
+        _pause(number, stopped)
 
 
-def tries_of(error: Exception) -> int:
-    """How many tries an upload got that ended with this error."""
-    return len(UPLOAD_PAUSES) + 1 if isinstance(error, StoreError) else 1
+def tries_of(end: object, most: int = UPLOAD_TRIES) -> int:
+    """How many tries an upload gets, of `most`, that ends with this error each time."""
+    if isinstance(end, StoreUnavailable):
+        return most
+    return min(_TRIES_REFUSED, most) if isinstance(end, StoreError) else 1
+
+
+def _pause(number: int, stopped: Callable[[], bool]) -> None:
+    seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 3 ** (number - 1))
+    end = time.monotonic() + random.uniform(seconds / 2, seconds)
+    while not stopped() and (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, _STOP_STEP))
 
 
 def _begun(begin: Callable[[], Future[T]]) -> Future[T]:

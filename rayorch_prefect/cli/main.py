@@ -110,6 +110,7 @@ def _add_numbers(run: argparse.ArgumentParser) -> None:
         ("--max-active-microbatches", 2, 1, "child flow runs at a time"),
         ("--upload-workers", 4, 1, "uploads in flight per microbatch"),
         ("--upload-group", 1, 1, "parents per upload task run, closed after 1 s"),
+        ("--upload-tries", 4, 1, "tries of an upload while the store is unavailable"),
         ("--failure-policy", 0, 0, "how many failed sources still count as Completed"),
         ("--lease-seconds", 60, 4, "silence after which another run may take over"),
     ):

@@ -62,6 +62,7 @@ _SETTINGS = (
     "runtime_env",
     "upload_task",
     "lease_seconds",
+    "upload_tries",
 )
 
 

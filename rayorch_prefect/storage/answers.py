@@ -9,8 +9,8 @@ from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from rayorch_prefect.errors import BadBucketName, StoreError
-from rayorch_prefect.storage.client import endpoint
+from rayorch_prefect.errors import BadBucketName, RayorchError, StoreError, StoreUnavailable
+from rayorch_prefect.storage.client import endpoint, forget_credentials
 from rayorch_prefect.storage.redaction import shown_cause, without_secrets
 
 NOT_THERE = ("NoSuchKey", "404")
@@ -28,6 +28,24 @@ _FAILED = (
     "as files takes no key below the key of another object"
 )
 
+_EXPIRED = "the session token has expired: renew the AWS credentials"
+_EXPIRED_WORDS = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
+# Words and statuses that may be gone by the next try.
+_FOR_NOW = (
+    "InternalError",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "TooManyRequests",
+    "429",
+    "500",
+    "502",
+    "503",
+    "504",
+    *_EXPIRED_WORDS,
+)
+
 # By the store's word or, where it gave none, the HTTP status.
 _HINTS = {
     "NoSuchBucket": "check the name of the bucket and AWS_ENDPOINT_URL, or create it",
@@ -37,7 +55,9 @@ _HINTS = {
     "403": _MAY_NOT,
     "InvalidAccessKeyId": "the store does not know this access key: check the AWS credentials",
     "SignatureDoesNotMatch": "the secret key does not fit: check the AWS credentials",
-    "ExpiredToken": "the session token has expired: renew the AWS credentials",
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "RequestExpired": _EXPIRED,
     "InvalidToken": "the session token is not valid: renew the AWS credentials",
     "RequestTimeTooSkewed": "set the clock of this machine",
     "PermanentRedirect": _REGION,
@@ -63,6 +83,15 @@ _HINTS = {
 }
 
 _CREDENTIALS = "check the AWS credentials: they could not be loaded"
+# No answer, half an answer, or credentials that their source did not give out just now.
+_CUT_OFF = (
+    boto.ConnectionError,
+    boto.HTTPClientError,
+    boto.IncompleteReadError,
+    boto.ResponseStreamingError,
+    boto.CredentialRetrievalError,
+    boto.TokenRetrievalError,
+)
 _NETWORK = "check AWS_ENDPOINT_URL, the region and the network"
 # The first that fits, so the narrower come first.
 _HINTS_BY_TYPE: tuple[tuple[type[Exception], str], ...] = (
@@ -99,7 +128,8 @@ def error_code(error: ClientError) -> str:
 def explained(action: str, uri: str) -> Iterator[None]:
     """Turn what boto3 raises inside into a StoreError: action, uri, cause and what to do.
 
-    BadBucketName is one that is the caller's own fault.
+    BadBucketName is one that is the caller's own fault. StoreUnavailable is one that the next try
+    may not meet; for it, credentials that have expired are asked for anew.
     """
     try:
         yield
@@ -107,15 +137,24 @@ def explained(action: str, uri: str) -> Iterator[None]:
         code = error_code(error)
         said = error.response.get("Error", {}).get("Message", "")
         told = _sentence(action, uri, f"{code} {said}", _HINTS.get(code))
-        kind = BadBucketName if code == "InvalidBucketName" else StoreError
-        raise kind(told) from shown_cause(error)
+        if code in _EXPIRED_WORDS:
+            forget_credentials()
+        raise _class_of(error, code)(told) from shown_cause(error)
     except (BotoCoreError, ResponseParserError) as error:
         told = _sentence(action, uri, str(error), _hint_by_type(error))
-        raise StoreError(told) from shown_cause(error)
+        kind = StoreUnavailable if isinstance(error, _CUT_OFF) else StoreError
+        raise kind(told) from shown_cause(error)
     except RecursionError:
         # boto3 asks a server that redirects all requests for the region, and that again, and so on.
         cause = "every request is redirected"
         raise StoreError(_sentence(action, uri, cause, f"{_REGION}; {_SCHEME}")) from None
+
+
+def _class_of(error: ClientError, code: str) -> type[RayorchError]:
+    if code == "InvalidBucketName":
+        return BadBucketName
+    status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+    return StoreUnavailable if code in _FOR_NOW or status in _FOR_NOW else StoreError
 
 
 def expected(answer: Mapping[str, object], name: str, action: str, uri: str) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -26,7 +27,8 @@ MAX_CONNECTIONS = 32
 # Seconds. A store that accepts requests and never answers costs READ_TIMEOUT x ATTEMPTS.
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 60.0
-ATTEMPTS = 5
+READ_TIMEOUT_SETTING = "RAYORCH_PREFECT_READ_TIMEOUT"
+ATTEMPTS = 6
 # boto3's own settings, where it would choose otherwise if they are not set. "adaptive" holds all
 # requests of a client back, together, after the store has asked for fewer. Several S3 servers
 # reject or garble the trailing checksums that boto3 adds wherever it can.
@@ -35,6 +37,7 @@ _DEFAULTS = {
     "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
     "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
 }
+_OURS = (READ_TIMEOUT_SETTING,)
 _SLOW_DOWN_STATUS = 503
 _BODY_ATTEMPTS = 3
 _BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
@@ -52,13 +55,14 @@ def s3_client() -> S3Client:
     an endpoint of one's own botocore addresses buckets by path unless configured otherwise.
     Raises UsageError for settings that make no client.
     """
-    settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    names = [name for name in os.environ if name.startswith("AWS_")]
+    settings = tuple(sorted((name, os.environ.get(name, "")) for name in [*names, *_OURS]))
     identity = (os.getpid(), settings)
     with _lock:
         if identity not in _clients:
             # Older settings, and clients inherited by a fork, are of no use any more.
             _clients.clear()
-            _clients[identity] = new_client(CONNECT_TIMEOUT, READ_TIMEOUT)
+            _clients[identity] = new_client(CONNECT_TIMEOUT, _read_timeout())
         return _clients[identity]
 
 
@@ -95,6 +99,17 @@ def new_client(
         ) from shown_cause(error)
     client.meta.events.register_first("needs-retry.s3", _name_slow_down)
     return client
+
+
+def _read_timeout() -> float:
+    text = os.environ.get(READ_TIMEOUT_SETTING) or str(READ_TIMEOUT)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"{READ_TIMEOUT_SETTING} is {text!r}; expected seconds, such as 60")
+    return seconds
 
 
 def _set(name: str) -> Any:

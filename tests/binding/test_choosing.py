@@ -163,7 +163,7 @@ async def test_a_failed_upload_fails_its_own_parent_in_a_group(
     bucket.put_sources(a={"n": 2}, b={"n": 3}, c={"n": 1})
 
     with s3_server.refusing("PUT", "/out/in/b.json"):
-        ended = await run_nightly(upload_group=3)
+        ended = await run_nightly(upload_group=3, upload_tries=2)
     after = await run_nightly(upload_group=3)
 
     assert (ended.state.name, ended.state.is_failed()) == ("UploadFailed", True)

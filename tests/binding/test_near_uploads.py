@@ -145,7 +145,7 @@ async def test_what_the_store_refuses_fails_its_row_alone(
     bucket.put_sources(**{name: {"log": str(log)} for name in "abc"})
 
     with s3_server.refusing("PUT", "/out/in/b.json"):
-        ended = await run_nightly(PROGRAM, upload_runner="ray", upload_group=3)
+        ended = await run_nightly(PROGRAM, upload_runner="ray", upload_group=3, upload_tries=2)
 
     assert (ended.state.is_failed(), ended.state.name) == (True, "UploadFailed")
     assert ended.outcomes == {

@@ -186,7 +186,7 @@ async def test_an_upload_that_fails_for_good_fails_its_row_alone(
 
     output = f"/{bucket.name}/out/in/b.json"
     with s3_server.refusing("PUT", output) as rule:
-        ended = await run_nightly()
+        ended = await run_nightly(upload_tries=2)
     after = await run_nightly()
 
     assert (ended.state.is_failed(), ended.state.name) == (True, "UploadFailed")
@@ -213,7 +213,7 @@ async def test_a_row_whose_record_cannot_be_kept_is_not_called_published(
     bucket.put_sources(a={"n": 2})
 
     with s3_server.refusing("PUT", "/ledger/"):
-        ended = await run_nightly()
+        ended = await run_nightly(upload_tries=1)
 
     assert ended.state.name == "UploadFailed"
     assert (await run_nightly()).outcomes == {"in/a.json": "published"}

@@ -86,7 +86,8 @@ _CREDENTIALS = "check the AWS credentials: they could not be loaded"
 # No answer, half an answer, or credentials that their source did not give out just now.
 _CUT_OFF = (
     boto.ConnectionError,
-    boto.HTTPClientError,
+    boto.ConnectionClosedError,
+    boto.ReadTimeoutError,
     boto.IncompleteReadError,
     boto.ResponseStreamingError,
     boto.CredentialRetrievalError,
@@ -142,7 +143,8 @@ def explained(action: str, uri: str) -> Iterator[None]:
         raise _class_of(error, code)(told) from shown_cause(error)
     except (BotoCoreError, ResponseParserError) as error:
         told = _sentence(action, uri, str(error), _hint_by_type(error))
-        kind = StoreUnavailable if isinstance(error, _CUT_OFF) else StoreError
+        for_now = isinstance(error, _CUT_OFF) and not isinstance(error, boto.SSLError)
+        kind = StoreUnavailable if for_now else StoreError
         raise kind(told) from shown_cause(error)
     except RecursionError:
         # boto3 asks a server that redirects all requests for the region, and that again, and so on.

@@ -144,8 +144,14 @@ def run_killed(proxy: FaultProxy, process: BaseProcess, at: str, number: int, si
 
 
 @on_stores
-@pytest.mark.parametrize("side", ["before", "after"])
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 17])
+@pytest.mark.parametrize(
+    ("side", "step"),
+    [
+        pytest.param("before", 1, marks=pytest.mark.slow),
+        pytest.param("after", 1, marks=pytest.mark.slow),
+        ("after", 17),
+    ],
+)
 @pytest.mark.timeout(900)
 def test_killed_at_each_request(
     bucket: Bucket,

@@ -69,6 +69,7 @@ async def test_a_second_run_ends_and_names_the_owner(
     assert (await run_nightly()).night.summary().skipped == 6
 
 
+@pytest.mark.slow
 async def test_a_dead_owner_is_followed_and_its_runs_closed(
     bucket: Bucket, run_nightly: RunNightly, prefect_server: PrefectServer
 ) -> None:
@@ -147,6 +148,7 @@ async def test_a_dry_run_owns_nothing(bucket: Bucket, run_nightly: RunNightly) -
     assert bucket.keys("out/") == []
 
 
+@pytest.mark.slow
 async def test_every_orderly_end_lets_go(bucket: Bucket, run_nightly: RunNightly) -> None:
     bucket.put_sources(**SLOW)
     running = asyncio.ensure_future(run_nightly(lease_seconds=600.0))

@@ -344,6 +344,7 @@ class Night:
         first = self.first_upload_at
         return NightSummary.of(
             self.tally(),
+            self.live_metrics(),
             flow_runs=self.flow_runs,
             upload_task_runs=self.uploads,
             first_upload_s=None if first is None else first - self.started_at,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayorch_prefect.binding.tallies import Tally
+from rayorch_prefect.execution.metrics import EngineMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,9 @@ class NightSummary:
     Entities under the published parents (of documents: pages). `first_upload_s` (None if
     nothing was uploaded) and `wall_s` are seconds from the start of the flow's body.
     `task_runs_missing` counts those that Prefect has no record of after its server was away
-    (None: it does not say).
+    (None: it does not say). `workers_lost` counts processes that died under a stage or an upload,
+    `rows_again` rows sent to a stage once more (after failed attempts, too, or because a lost
+    value was needed again), `uploads_again` uploads begun once more as their process died.
     """
 
     sources: int
@@ -35,10 +38,17 @@ class NightSummary:
     wall_s: float
     manifest: str
     task_runs_missing: int | None = 0
+    workers_lost: int = 0
+    rows_again: int = 0
+    uploads_again: int = 0
 
     @classmethod
-    def of(cls, counts: Tally, **measured: Any) -> NightSummary:
-        """The summary of these counts and of what was measured beside them."""
+    def of(cls, counts: Tally, metrics: EngineMetrics | None, **measured: Any) -> NightSummary:
+        """The summary of these counts, of the Engine's, and of what was measured beside them."""
+        if metrics is not None:
+            measured["workers_lost"] = metrics.workers_lost + metrics.appliers_lost
+            measured["rows_again"] = metrics.retries + metrics.remade_rows
+            measured["uploads_again"] = metrics.applied_again
         return cls(
             sources=counts.total,
             published=counts.published,

@@ -19,6 +19,7 @@ def summary_lines(summary: NightSummary) -> list[str]:
         ("skipped", summary.skipped),
         ("not processed", summary.not_processed),
         ("children", summary.children),
+        *_losses(summary),
         ("first upload", "none" if first is None else f"{first:.1f} s"),
         ("wall", f"{summary.wall_s:.1f} s"),
         ("manifest", summary.manifest),
@@ -30,6 +31,14 @@ def summary_lines(summary: NightSummary) -> list[str]:
 
 def _missing(task_runs: int | None) -> list[tuple[str, object]]:
     return [("not at Prefect", f"{task_runs or 'unknown'} task runs")] if task_runs != 0 else []
+
+
+def _losses(summary: NightSummary) -> list[tuple[str, object]]:
+    if not summary.workers_lost:
+        return []
+    again = [("rows", summary.rows_again), ("uploads", summary.uploads_again)]
+    done = ", ".join(f"{count} {what}" for what, count in again if count) or "nothing"
+    return [("workers lost", f"{summary.workers_lost}; done again: {done}")]
 
 
 def selection_lines(selection: Selection) -> list[str]:

@@ -66,14 +66,16 @@ class Application:
     future: Future[Any]
     tries: int = 0
     actor: Any = None
+    cut_off: bool = False
 
 
 class Appliers:
     """A pool of `size` applier actors, started when first needed.
 
-    A call whose actor dies is tried again on another, one whose value has died with its node
+    A call whose actor dies is tried again on a new one, one whose value has died with its node
     once the value is made again: `TRIES` times in all; then its future has the error.
     `later(function, *args)` runs something on the Engine's thread, `renew` is the driver's.
+    `lost` counts actors that died, `again` calls that were tried again for it.
     """
 
     def __init__(
@@ -85,6 +87,8 @@ class Appliers:
         num_cpus: float = 0.0,
         runtime_env: Mapping[str, Any] | None = None,
     ) -> None:
+        self.lost = 0
+        self.again = 0
         self._size = size
         self._path = list(path)
         self._later = later
@@ -109,15 +113,15 @@ class Appliers:
     def _send(self) -> None:
         while self._waiting:
             if not self._idle and len(self._actors) < self._size:
-                self._start()
+                self._idle.append(self._started())
             if not self._idle:
                 return
             self._run(self._idle.popleft(), self._waiting.popleft())
 
-    def _start(self) -> None:
+    def _started(self) -> Any:
         actor = self._class.remote(self._path)
         self._actors.append(actor)
-        self._idle.append(actor)
+        return actor
 
     def _run(self, actor: Any, application: Application) -> None:
         # From here on its owner cannot cancel it, so that a result can always be set.
@@ -142,15 +146,19 @@ class Appliers:
         died = future.exception()
         if isinstance(died, RayActorError):
             self._actors.remove(actor)
+            self.lost += not application.cut_off
         else:
             self._idle.append(actor)
         lost = died or future.result()[1]
-        if application.tries == TRIES or not isinstance(lost, RayActorError | LostValues):
+        spent = application.cut_off or application.tries == TRIES
+        if spent or not isinstance(lost, RayActorError | LostValues):
             _settle(application.future, future)
         elif isinstance(lost, LostValues):
             self._when_made_again(application, lost)
         else:
-            self._waiting.appendleft(application)
+            self.again += 1
+            # Not on an idle one: where a node died, all that idled there are dead as well.
+            self._run(self._started(), application)
         self._send()
 
     def cut_off(self, futures: Sequence[Future[Any]]) -> None:
@@ -159,7 +167,7 @@ class Appliers:
             future.cancel()
         for application in self._running:
             if application.future in futures:
-                application.tries = TRIES
+                application.cut_off = True
                 ray.kill(application.actor)
         for application in [each for each in self._renewing if each.future in futures]:
             self._renewing.remove(application)

@@ -328,4 +328,4 @@ class Engine:
     @property
     def metrics(self) -> EngineMetrics:
         """A snapshot of the counters: per Call grains, batches and fill; retries, stale reports."""
-        return snapshot(self._live_driver)
+        return snapshot(self._live_driver, self._appliers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayorch_prefect.execution.appliers import Appliers
 from rayorch_prefect.execution.driver import Driver
 
 
@@ -28,7 +29,8 @@ class CallMetrics:
 class EngineMetrics:
     """`retries` counts Grains tried again, `stale_reports` reports that came too late,
     `dropped_rows` rows computed for Grains that no longer mattered, `lost_blocks` blocks of values
-    that died with a node, `remade_rows` rows computed again to have such values back."""
+    that died with a node, `remade_rows` rows computed again to have such values back,
+    `appliers_lost` actors of `apply` that died, `applied_again` calls of it tried again for it."""
 
     calls: tuple[CallMetrics, ...]
     retries: int
@@ -40,9 +42,11 @@ class EngineMetrics:
     remade_rows: int
     deadlines_passed: int
     workers_recycled: int
+    appliers_lost: int
+    applied_again: int
 
 
-def snapshot(driver: Driver) -> EngineMetrics:
+def snapshot(driver: Driver, appliers: Appliers | None) -> EngineMetrics:
     """Read the counters; may be called from any thread."""
     plan, counts = driver.plan, driver.scheduler.counts
     calls: list[CallMetrics] = []
@@ -74,4 +78,6 @@ def snapshot(driver: Driver) -> EngineMetrics:
         remade_rows=driver.remaker.rows,
         deadlines_passed=counts.deadlines_passed,
         workers_recycled=counts.workers_recycled,
+        appliers_lost=appliers.lost if appliers else 0,
+        applied_again=appliers.again if appliers else 0,
     )

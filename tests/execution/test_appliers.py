@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from ray.exceptions import RayActorError
 from rayorch_prefect import Engine, Parent, RecordFailure, program, stage
 from rayorch_prefect.errors import EngineClosed, ParentNotCompleted
 from tests.execution.conftest import Notes, eventually
+from tests.execution.test_deaths import alive
 
 
 def blow_up(row: int) -> Any:
@@ -102,6 +104,26 @@ def test_an_applier_that_dies_once_is_replaced(engine: Engine, notes: Notes) -> 
 
     assert engine.apply(mortal, parent_of(engine, 100_000)).result(60) == 100_000
     assert len(notes.lines()) == 2
+
+
+def test_appliers_that_died_idle_cost_no_call_its_tries(cluster: str, notes: Notes) -> None:
+    """As where the node dies that most of them are on."""
+
+    def pid(value: Any) -> int:
+        notes.add("began")
+        eventually(lambda: notes.lines().count("began") >= 4)
+        return os.getpid()
+
+    with Engine(blown_up, appliers=4) as engine:
+        parent = parent_of(engine, 1)
+        pids = {future.result(60) for future in [engine.apply(pid, parent) for _ in range(4)]}
+        assert len(pids) == 4
+        for each in pids:
+            os.kill(each, signal.SIGKILL)
+        eventually(lambda: not any(map(alive, pids)))
+        assert engine.apply(len, parent).result(60) == 1
+        metrics = engine.metrics
+    assert (metrics.appliers_lost, metrics.applied_again) == (1, 1)
 
 
 def test_an_applier_that_always_dies_is_given_up(engine: Engine, notes: Notes) -> None:

@@ -1,0 +1,1 @@
+"""Processes killed in mid-batch, on the whole stack."""

@@ -15,6 +15,7 @@ from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.binding.registry import watching
 from rayorch_prefect.flows.nightly import nightly
 from rayorch_prefect.storage import read_manifest
+from rayorch_prefect.storage.client import ATTEMPTS
 from tests.binding.test_night import children_of
 from tests.services import Bucket, S3Server, on_moto
 
@@ -53,16 +54,16 @@ async def test_a_second_try_runs_only_what_the_first_left(
     bucket.put_sources(**{name: {"n": 2, "log": str(log)} for name in NAMES})
     # One upload fails for good in the first try, after as many requests as it makes in all.
     rule = s3_server.proxy.on(
-        "PUT", f"/{bucket.name}/out/in/b.json", times=12, answer=(500, "InternalError")
+        "PUT", f"/{bucket.name}/out/in/b.json", times=ATTEMPTS, answer=(500, "InternalError")
     )
     try:
-        state, nights = await retried(bucket)
+        state, nights = await retried(bucket, upload_tries=1)
     finally:
         s3_server.proxy.remove(rule)
 
     first, second = nights
     assert first.id == second.id
-    assert first.summary().failed == {"StoreError": 1}
+    assert first.summary().failed == {"StoreUnavailable": 1}
     assert (state.is_completed(), state.name) == (True, "Completed")
     assert second.tally().published == 1
     assert second.tally().skipped == 4

@@ -19,7 +19,7 @@ CANDIDATES := python3.11 python3 python3.12 python3.13 python
 PYTHON_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check handed bench lock clean install-demo install-dev
+.PHONY: help demo test test-all check handed bench soak lock clean install-demo install-dev
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -47,6 +47,9 @@ handed: $(VENV)/.dev-installed  ## run the handed-over cases and print one line 
 
 bench: $(VENV)/.dev-installed  ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(VENV)/.dev-installed  ## kill workers and nodes at random for MINUTES=30 (ARGS="--seed N" repeats the choices)
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(ARGS)
 
 install-demo: $(VENV)/.demo-installed  ## make .venv with what the demo needs
 

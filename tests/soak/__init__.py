@@ -1,0 +1,1 @@
+"""Random kills for as long as one likes: `python -m tests.soak --minutes 30`."""

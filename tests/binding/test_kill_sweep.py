@@ -34,7 +34,7 @@ from tests.binding.small_night import (
     small,
 )
 from tests.fault_proxy import FaultProxy
-from tests.services import Bucket, S3Server, on_moto, on_stores
+from tests.services import Bucket, S3Server, on_moto
 
 NAMES = {"a": 1, "b": 3, "long": 2}
 SETTINGS = {"RAYORCH_PREFECT_PART_BYTES": str(PART_BYTES)}
@@ -143,14 +143,16 @@ def run_killed(proxy: FaultProxy, process: BaseProcess, at: str, number: int, si
     return process.exitcode != 0
 
 
-@on_stores
 @pytest.mark.parametrize(
-    ("side", "step"),
+    ("bucket", "side", "step"),
     [
-        pytest.param("before", 1, marks=pytest.mark.slow),
-        pytest.param("after", 1, marks=pytest.mark.slow),
-        ("after", 17),
+        pytest.param("moto", "before", 1, marks=pytest.mark.slow),
+        pytest.param("moto", "after", 1, marks=pytest.mark.slow),
+        pytest.param("rclone", "before", 7, marks=pytest.mark.slow),
+        pytest.param("rclone", "after", 7, marks=pytest.mark.slow),
+        ("moto", "after", 17),
     ],
+    indirect=["bucket"],
 )
 @pytest.mark.timeout(900)
 def test_killed_at_each_request(

@@ -32,7 +32,7 @@ from rayorch_prefect.workloads.samples import pdf_bytes, scanned_pdf
 from tests.fault_proxy import Rule
 from tests.handed.conftest import Told
 from tests.kills.watched import BATCH, Watch, watched
-from tests.services import Bucket, S3Server
+from tests.services import Bucket, S3Server, on_moto
 
 pytestmark = pytest.mark.slow
 
@@ -146,6 +146,7 @@ async def test_a_reader_and_an_uploader_at_once(nights: Nights, s3_server: S3Ser
     assert night.summary.uploads_again == 1
 
 
+@on_moto
 @pytest.mark.parametrize("held", ["read in/b.pdf/3", "scan in/d.pdf/2"])
 async def test_a_stage(nights: Nights, held: str) -> None:
     watch = nights.watch.holding(held)
@@ -158,6 +159,7 @@ async def test_a_stage(nights: Nights, held: str) -> None:
     assert (night.summary.workers_lost, night.summary.uploads_again) == (1, 0)
 
 
+@on_moto
 async def test_an_uploader_between_two_artifacts(nights: Nights, s3_server: S3Server) -> None:
     rule = holding(s3_server, nights.bucket, "out/in/c.pdf.json")
 
@@ -172,6 +174,7 @@ async def test_an_uploader_between_two_artifacts(nights: Nights, s3_server: S3Se
     assert night.summary.workers_lost == 1
 
 
+@on_moto
 async def test_two_workers_of_one_stage_at_once(nights: Nights) -> None:
     held = ("read in/b.pdf/1", "read in/c.pdf/3")
     watch = nights.watch.holding(*held)
@@ -182,6 +185,7 @@ async def test_two_workers_of_one_stage_at_once(nights: Nights) -> None:
     assert night.summary.workers_lost == 2
 
 
+@on_moto
 async def test_a_worker_that_reads_a_scan(nights: Nights) -> None:
     nights.bucket.put("in/scan.pdf", scanned_pdf(["Shelf 14 holds 230 brass fittings."]))
     # Not held: it loads its models for a second or more, and is killed while it does.
@@ -193,6 +197,7 @@ async def test_a_worker_that_reads_a_scan(nights: Nights) -> None:
     assert b"brass fittings" in nights.bucket.get("out/in/scan.pdf.md")
 
 
+@on_moto
 async def test_an_uploader_in_the_second_part(
     nights: Nights, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

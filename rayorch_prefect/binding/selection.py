@@ -17,6 +17,7 @@ from rayorch_prefect.storage import (
     Source,
     list_sources,
     refuse_empty,
+    standing,
     subtract,
 )
 
@@ -104,12 +105,13 @@ def select(order: Order, shelf: Shelf) -> Selection:
     """
     sources = _listed(order)
     # The ledger may be unreadable when it is to be ignored; a dry run shows what it holds.
-    entries = {} if order.force and not order.dry_run else shelf.entries()
+    held = {} if order.force and not order.dry_run else shelf.entries()
+    entries = standing(held)
     if not order.force:
         unknown = [source for source in sources if (source.uri, source.pin) not in entries]
         entries = {**entries, **shelf.found(unknown)}
     settled = _settled({} if order.force else entries, sources, order.retry_failed)
-    known = {uri for uri, _ in entries}
+    known = {uri for uri, _ in (*held, *entries)}
     chosen = [
         Chosen(source, _standing(source, entries, known), settled.get(source.uri))
         for source in sources

@@ -3,7 +3,7 @@
 from rayorch_prefect.storage.encoding import encode
 from rayorch_prefect.storage.keys import output_key
 from rayorch_prefect.storage.lease import Fence
-from rayorch_prefect.storage.ledger import Ledger, LedgerEntry, Subtraction, subtract
+from rayorch_prefect.storage.ledger import Ledger, LedgerEntry, Subtraction, standing, subtract
 from rayorch_prefect.storage.listing import list_sources, refuse_empty
 from rayorch_prefect.storage.locations import S3Location, refuse_nested
 from rayorch_prefect.storage.manifest import (
@@ -48,6 +48,7 @@ __all__ = [
     "read_manifest",
     "refuse_empty",
     "refuse_nested",
+    "standing",
     "state_location",
     "subtract",
     "sweep_uploads",

@@ -261,7 +261,7 @@ class Ledger:
         `retry_failed` runs all failed ones again, and those published with gaps. Raises
         StoreError as `load` does.
         """
-        return subtract(self.load(), sources, retry_failed)
+        return subtract(standing(self.load()), sources, retry_failed)
 
     def _name(self, entry: LedgerEntry) -> str:
         return f"{self.location.prefix}{entry.identity}.json"
@@ -294,6 +294,25 @@ class Ledger:
                 "object and run again, the sources in it are then computed again"
             ) from error
         return {self._name(each.entry): each for each in held}
+
+
+def standing(entries: Mapping[EntryKey, LedgerEntry]) -> dict[EntryKey, LedgerEntry]:
+    """Without published entries whose output another version of their source has replaced.
+
+    All versions of a source are published under the same keys: what counts is the last one.
+    """
+    last: dict[str, LedgerEntry] = {}
+    for entry in entries.values():
+        known = last.get(entry.uri)
+        if entry.outcome is RowOutcome.PUBLISHED and (
+            known is None or known.finished < entry.finished
+        ):
+            last[entry.uri] = entry
+    return {
+        key: entry
+        for key, entry in entries.items()
+        if entry.outcome is not RowOutcome.PUBLISHED or last[entry.uri] is entry
+    }
 
 
 def subtract(

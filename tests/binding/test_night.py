@@ -96,6 +96,15 @@ async def test_a_rerun_skips_what_is_published_and_starts_nothing(
     assert read_manifest(third.night.manifest).num_rows == 3
 
 
+async def test_a_source_that_is_as_it_was_two_versions_ago_is_published_again(
+    bucket: Bucket, run_nightly: RunNightly
+) -> None:
+    for n, text in ((2, b"0,1"), (3, b"0,1,2"), (2, b"0,1")):
+        bucket.put_sources(a={"n": n})
+        assert (await run_nightly()).outcomes == {"in/a.json": "published"}
+        assert bucket.get("out/in/a.json.txt") == text
+
+
 async def test_failed_rows_name_the_state_and_fill_the_tables(
     bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
 ) -> None:

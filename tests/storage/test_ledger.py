@@ -118,6 +118,16 @@ def test_changed_content_is_run_again(ledger: Ledger) -> None:
     assert ledger.subtract([changed]).to_run == (changed,)
 
 
+def test_what_a_later_version_has_replaced_is_run_again(ledger: Ledger) -> None:
+    first, second = source("s3://b/in/a", etag="e1"), source("s3://b/in/a", etag="e2")
+    for second_of, each in ((1, first), (2, second)):
+        finished = f"2026-01-01T00:00:0{second_of}.000+00:00"
+        recorded = dataclasses.replace(entry(each.uri), etag=each.etag, finished=finished)
+        ledger.record(recorded)
+        assert ledger.subtract([each]).to_run == ()
+    assert ledger.subtract([first]).to_run == (first,)
+
+
 def test_a_version_counts_before_the_etag() -> None:
     known = dataclasses.replace(entry("s3://b/in/a"), version="v1")
     same, other = source("s3://b/in/a", version="v1"), source("s3://b/in/a", version="v2")

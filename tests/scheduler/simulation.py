@@ -652,22 +652,3 @@ def _answers(sent: Sent, report: Report) -> bool:
         return isinstance(report, ContractBreach)
     untyped = sum(failure.kind is None for failure in report.failures.values())
     return sent.order.rows - untyped - len(report.skipped) > 0
-
-
-def _check_cuts(order: DispatchBatch, paths: list[Path]) -> None:
-    """Values of different groups can be let go apart."""
-    assert list(order.cuts) == sorted(set(order.cuts))
-    assert all(0 < cut < order.rows for cut in order.cuts)
-    groups = [path[:-1] if len(path) > 2 else path for path in paths]
-    changes = {row for row in range(1, len(groups)) if groups[row] != groups[row - 1]}
-    assert changes <= set(order.cuts), f"cuts {order.cuts}, groups {groups}"
-    if len(paths[0]) == 2:
-        assert not order.bars, "no group to bar at the root"
-        return
-    assert len(order.bars) == len(order.cuts) + 1
-    bar_of = {groups[row]: order.bars[bisect_right(order.cuts, row)] for row in range(order.rows)}
-    assert len(set(bar_of.values())) == len(bar_of), "two groups under one bar"
-    for row, group in enumerate(groups):
-        bar = order.bars[bisect_right(order.cuts, row)]
-        assert bar == bar_of[group]
-        assert bar[:2] == (paths[row][0], order.call)

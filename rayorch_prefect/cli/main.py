@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -43,11 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     asked = _parser().parse_args(arguments)
     try:
-        return _run(asked) if asked.command == "run" else _plan(asked)
+        status = _run(asked) if asked.command == "run" else _plan(asked)
+        sys.stdout.flush()
+        return status
     except RayorchError as error:
         one_line = " ".join(str(error).split())
         print(f"rayorch-prefect {asked.command}: {one_line}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, (UsageError, ProgramError)) else EXIT_FAILED
+    except BrokenPipeError:
+        # Whoever read has had enough; what is left must not be flushed to it at the very end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
     except KeyboardInterrupt:
         print("rayorch-prefect: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

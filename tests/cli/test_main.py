@@ -111,3 +111,16 @@ def test_a_program_in_the_working_directory_is_found(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "doubled" in ended.stdout
+
+
+def test_a_reader_that_has_had_enough_is_no_traceback() -> None:
+    command = [sys.executable, "-m", "rayorch_prefect.cli.main", "plan", "--program"]
+    ended = subprocess.Popen(
+        [*command, GOOD["--program"]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with ended:
+        assert ended.stdout is not None
+        assert ended.stderr is not None
+        ended.stdout.close()
+        assert ended.stderr.read() == ""
+    assert ended.returncode == 1

@@ -53,7 +53,7 @@ def run_batch(
     if marker is not None:
         marker.between_rows(message.batch)
     try:
-        chunks = _decoded(message.chunks, fetch)
+        chunks = decoded(message.chunks, fetch)
         inputs = [rows_of(parts, chunks) for parts in message.inputs]
     except LostValues as lost:
         return InputsLost(of_lost(message.chunks, lost)), returns
@@ -89,7 +89,8 @@ def of_lost(chunks: Sequence[Any], lost: LostValues) -> tuple[int, ...]:
     )
 
 
-def _decoded(chunks: Sequence[Any], fetch: Fetch) -> list[list[Any]]:
+def decoded(chunks: Sequence[Any], fetch: Fetch) -> list[list[Any]]:
+    """The values of each chunk; raises what `fetch` raises."""
     refs = references(chunks)
     stored = dict(zip(refs, fetch(refs), strict=True)) if refs else {}
     return [

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rayorch_prefect.errors import ParentNotCompleted
-from rayorch_prefect.execution.batch import Fetch, references
+from rayorch_prefect.execution.batch import Fetch, decoded
 from rayorch_prefect.execution.blocks import Block
-from rayorch_prefect.execution.codec import decode, rows_of
-from rayorch_prefect.execution.messages import ChunkAddress
+from rayorch_prefect.execution.codec import rows_of
 from rayorch_prefect.model.outcomes import Failure, Gap, ParentOutcome
 from rayorch_prefect.model.parts import Parts
 
@@ -40,12 +39,7 @@ class Payload:
 
         Raises LostValues, with positions among `references(chunks)`, if a node died with them.
         """
-        refs = references(self.chunks)
-        stored = dict(zip(refs, fetch(refs), strict=True)) if refs else {}
-        chunks = [
-            decode(stored[chunk.ref][chunk.position] if isinstance(chunk, ChunkAddress) else chunk)
-            for chunk in self.chunks
-        ]
+        chunks = decoded(self.chunks, fetch)
         values = [(rows_of(parts, chunks) or [None])[0] for parts in self.outputs]
         return values[0] if self.single else tuple(values)
 

@@ -152,7 +152,7 @@ def pdf(text: str) -> bytes:
 
 
 @on_stores
-@pytest.mark.parametrize("size", [64, 1])
+@pytest.mark.parametrize("size", [64, pytest.param(1, marks=pytest.mark.slow)])
 async def test_sources_that_vanish_change_or_are_empty_fail_alone(
     bucket: Bucket, s3_server: S3Server, run_nightly: RunNightly, size: int
 ) -> None:
@@ -191,7 +191,7 @@ async def test_sources_that_vanish_change_or_are_empty_fail_alone(
     ("program", "said"),
     [
         ("greedy", "DoesNotFit: stage Work: a worker needs CPU 512, and no node has that"),
-        ("stillborn", "StageStartError: stage Stillborn"),
+        pytest.param("stillborn", "StageStartError: stage Stillborn", marks=pytest.mark.slow),
     ],
 )
 async def test_stages_that_cannot_start_leave_every_source_unprocessed(
@@ -213,6 +213,7 @@ async def test_stages_that_cannot_start_leave_every_source_unprocessed(
         assert said in str(reason)
 
 
+@pytest.mark.slow
 async def test_a_generator_instead_of_a_list_is_the_programs_defect(
     bucket: Bucket, run_nightly: RunNightly
 ) -> None:

@@ -17,7 +17,7 @@ from rayorch_prefect.errors import UsageError
 from tests.binding.conftest import RunNightly
 from tests.binding.lethal import LARGE
 from tests.binding.test_night import ask, children_of
-from tests.services import Bucket, S3Server, on_moto
+from tests.services import Bucket, S3Server, on_moto, on_stores
 
 PROGRAM = "tests.binding.lethal:traced"
 
@@ -58,6 +58,7 @@ def test_an_unknown_runner_is_refused() -> None:
         order_of("m:a", "s3://there/in/", "s3://there/out/", upload_runner="dask")
 
 
+@on_stores
 async def test_values_go_from_the_object_store_to_the_uploading_process_alone(
     bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly, log: Path
 ) -> None:
@@ -158,6 +159,7 @@ async def test_what_the_store_refuses_fails_its_row_alone(
     assert bucket.keys("out/in/b") == []
 
 
+@pytest.mark.slow
 @on_moto
 async def test_a_value_that_cannot_be_published_is_the_programs_defect(
     bucket: Bucket, run_nightly: RunNightly

@@ -11,7 +11,7 @@ from rayorch_prefect.binding.publishing import Shelf
 from rayorch_prefect.storage import S3Location
 from rayorch_prefect.storage.client import s3_client
 from tests.binding.conftest import RunNightly
-from tests.services import Bucket, S3Server
+from tests.services import Bucket, S3Server, on_stores
 
 PART = 5 * 1024**2
 
@@ -27,6 +27,7 @@ def open_uploads(bucket: Bucket) -> list[str]:
 
 
 @pytest.mark.slow
+@on_stores
 async def test_a_night_closes_what_it_finds_and_what_it_leaves(
     bucket: Bucket,
     s3_server: S3Server,

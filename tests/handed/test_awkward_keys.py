@@ -37,7 +37,7 @@ def keys_for(bucket: Bucket) -> Sequence[str]:
 
 
 @on_stores
-@pytest.mark.parametrize("microbatch_size", [64, 1])
+@pytest.mark.parametrize("microbatch_size", [64, pytest.param(1, marks=pytest.mark.slow)])
 async def test_awkward_keys(bucket: Bucket, run_night: RunNight, microbatch_size: int) -> None:
     keys = keys_for(bucket)
     put_all(bucket, keys)

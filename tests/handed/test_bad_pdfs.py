@@ -23,7 +23,9 @@ BAD = {"cut": "Truncated", "locked": "Encrypted", "text": "NotAPdf"}
 
 
 @on_stores
-@pytest.mark.parametrize(("policy", "microbatch_size"), [(3, 64), (2, 2)])
+@pytest.mark.parametrize(
+    ("policy", "microbatch_size"), [(3, 64), pytest.param(2, 2, marks=pytest.mark.slow)]
+)
 async def test_bad_pdfs(
     bucket: Bucket, run_night: RunNight, policy: int, microbatch_size: int
 ) -> None:

@@ -20,7 +20,7 @@ from rayorch_prefect.flows.nightly import nightly
 from rayorch_prefect.storage.client import s3_client
 from tests.execution.conftest import alive_actors
 from tests.handed.conftest import TOY, Calls, Told, published
-from tests.services import Bucket
+from tests.services import Bucket, on_stores
 
 SOURCES = [f"s{i}" for i in range(10)]
 N = 4
@@ -45,6 +45,7 @@ def open_uploads(bucket: Bucket) -> list[str]:
 
 
 @pytest.mark.handed("H7")
+@on_stores
 async def test_cancelled_at_the_first_published_object(
     bucket: Bucket,
     prefect_server: PrefectServer,

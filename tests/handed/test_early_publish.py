@@ -16,9 +16,9 @@ pytestmark = pytest.mark.handed("H2")
     ("waits", "early", "settings"),
     [
         ("B", "A", {}),
-        ("A", "B", {}),
+        pytest.param("A", "B", {}, marks=pytest.mark.slow),
         ("B", "A", {"microbatch_size": 1, "max_active_microbatches": 2}),
-        ("B", "A", {"upload_workers": 1}),
+        pytest.param("B", "A", {"upload_workers": 1}, marks=pytest.mark.slow),
     ],
 )
 async def test_early_publish(

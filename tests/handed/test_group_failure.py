@@ -17,10 +17,10 @@ N = 5
 @pytest.mark.parametrize(
     ("batch_size", "spoilt", "ordinal", "raised", "tolerated"),
     [
-        (1, "B", 2, False, 0),
+        pytest.param(1, "B", 2, False, 0, marks=pytest.mark.slow),
         (1, "B", 2, True, 1),
-        (1, "A", 0, False, 0),
-        (1, "C", 4, False, 1),
+        pytest.param(1, "A", 0, False, 0, marks=pytest.mark.slow),
+        pytest.param(1, "C", 4, False, 1, marks=pytest.mark.slow),
         (3, "B", 2, False, 0),
         (7, "A", 3, True, 0),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from tests.execution.test_deaths import alive
 from tests.handed.conftest import Calls, RunNight, eventually, published, whole
-from tests.services import Bucket
+from tests.services import Bucket, on_stores
 
 pytestmark = pytest.mark.handed("H6")
 
@@ -17,6 +17,7 @@ N = 3
 AT_MOST = timedelta(seconds=30)
 
 
+@on_stores
 @pytest.mark.parametrize(
     ("batch_size", "how"),
     [(9, "sleep"), pytest.param(1, "lock", marks=pytest.mark.slow)],

@@ -13,7 +13,7 @@ import pytest
 
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from tests.handed.conftest import Calls, RunNight, Told, eventually, published, whole
-from tests.services import Bucket, S3Server
+from tests.services import Bucket, S3Server, on_stores
 
 pytestmark = pytest.mark.handed("H8")
 
@@ -49,6 +49,7 @@ def objects(bucket: Bucket) -> list[str]:
     return [key for key in bucket.keys("out/in/") if key.endswith(".json.txt")]
 
 
+@on_stores
 @pytest.mark.parametrize("moment", ["seen", pytest.param("answered", marks=pytest.mark.slow)])
 async def test_kill_and_rerun(
     moment: str,

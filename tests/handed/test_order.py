@@ -16,8 +16,8 @@ pytestmark = pytest.mark.handed("H1")
     ("shape", "counts", "microbatch_size"),
     [
         ("rowwise.b5r2", (7, 1, 4), 64),
-        ("rowwise.b1r2", (4, 7, 0, 1), 2),
-        ("batchwise.b5r2", (1, 4, 7), 64),
+        pytest.param("rowwise.b1r2", (4, 7, 0, 1), 2, marks=pytest.mark.slow),
+        pytest.param("batchwise.b5r2", (1, 4, 7), 64, marks=pytest.mark.slow),
         ("batchwise.b16r2", (7, 3, 1, 5, 2), 2),
     ],
 )

@@ -15,7 +15,8 @@ BATCH = "A/0 A/1 A/2 B/0 B/1 B/2"
 
 
 @pytest.mark.parametrize(
-    ("received", "policy", "bystander"), [(5, 0, False), (5, 2, True), (7, 0, True)]
+    ("received", "policy", "bystander"),
+    [pytest.param(5, 0, False, marks=pytest.mark.slow), (5, 2, True), (7, 0, True)],
 )
 async def test_wrong_number_of_results(
     bucket: Bucket,

@@ -8,13 +8,14 @@ import pytest
 
 from rayorch_prefect.storage.client import ATTEMPTS
 from tests.handed.conftest import Calls, RunNight, published, whole
-from tests.services import Bucket, S3Server
+from tests.services import Bucket, S3Server, on_stores
 
 pytestmark = pytest.mark.handed("H9")
 
 TRIES = 2
 
 
+@on_stores
 async def test_one_upload_fails(
     bucket: Bucket,
     put: Callable[..., None],

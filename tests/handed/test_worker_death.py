@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 
 from tests.handed.conftest import Calls, RunNight, published, whole
-from tests.services import Bucket
+from tests.services import Bucket, on_stores
 
 pytestmark = pytest.mark.handed("H5")
 
 N = 4
 
 
+@on_stores
 @pytest.mark.parametrize(
     ("batch_size", "replicas", "name", "ordinal", "how"),
     [
-        (1, 1, "A", 3, "exit"),
-        (1, 2, "A", 3, int(signal.SIGKILL)),
+        pytest.param(1, 1, "A", 3, "exit", marks=pytest.mark.slow),
+        pytest.param(1, 2, "A", 3, int(signal.SIGKILL), marks=pytest.mark.slow),
         (1, 1, "C", 0, "exit"),
         (4, 1, "B", 1, int(signal.SIGKILL)),
     ],

@@ -18,6 +18,7 @@ and to leave nothing behind:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
@@ -34,8 +35,12 @@ from tests.scheduler.recipes import (
 from tests.scheduler.simulation import Simulation
 from tests.scheduler.virtual_stages import Statistics
 
-SHARDS = 4
 EXAMPLES = 700
+
+
+def shards(count: int) -> list[Any]:
+    """Numbers of seeds, the last for `make test-all`."""
+    return [*range(count - 1), pytest.param(count - 1, marks=pytest.mark.slow)]
 
 
 @dataclass
@@ -100,7 +105,7 @@ def quick(examples: int) -> settings:
     )
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", shards(4))
 def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     tally = Tally()
 
@@ -130,7 +135,7 @@ def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     assert tally.pauses
 
 
-@pytest.mark.parametrize("shard", range(2))
+@pytest.mark.parametrize("shard", shards(2))
 def test_a_broken_contract_fails_the_parents_of_its_batch_and_nobody_else(shard: int) -> None:
     met: list[Statistics] = []
 

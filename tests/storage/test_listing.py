@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,26 +23,6 @@ AWKWARD = [
 # What a store cannot take that keeps objects as files.
 REFUSED_BY_FILES = ["in//lead.json", "in/x//y.json"]
 HARDER = ["in/tab\t&<>\"'", "in/?q=1#f", "in/%2B+%25", "in/back\\slash", "in/1~2B"]
-
-
-@pytest.mark.parametrize(
-    "s3_store", ["moto", pytest.param("rclone", marks=pytest.mark.slow)], indirect=True
-)
-def test_listing_pages_and_ends_at_the_boundary(s3: S3Client, bucket: str) -> None:
-    wanted = {f"in/{number:05d}.json" for number in range(2005)}
-    others = {f"in_private/{number}.json" for number in range(3)}
-
-    def put(key: str) -> None:
-        s3.put_object(Bucket=bucket, Key=key, Body=b"{}")
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(put, wanted | others))
-    for url in (f"s3://{bucket}/in/", f"s3://{bucket}/in"):
-        keys = [source.key for source in list_sources(S3Location.parse(url))]
-        assert len(keys) == 2005
-        assert set(keys) == wanted
-    everything = list(list_sources(S3Location.parse(f"s3://{bucket}")))
-    assert len(everything) == 2008
 
 
 def test_awkward_keys_are_listed_read_and_published_byte_for_byte(

@@ -172,7 +172,10 @@ def _start_prefect(stack: ExitStack) -> PrefectServer:
     from rayorch_prefect.binding.prefect_server import PrefectServer, using_api
 
     home = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-    server = stack.enter_context(PrefectServer(Path(home)))
+    with pytest.MonkeyPatch.context() as changes:
+        # Tests have few task runs and wait for each to be recorded: not for a batch of them.
+        changes.setenv("PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE", "1")
+        server = stack.enter_context(PrefectServer(Path(home)))
     stack.enter_context(using_api(server.api_url))
     return server
 

@@ -7,8 +7,8 @@ import pytest
 
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.errors import UsageError
-from rayorch_prefect.storage import read_manifest
-from tests.binding.conftest import Ended, RunNightly
+from rayorch_prefect.storage import RowOutcome, read_manifest
+from tests.binding.conftest import Ended, RunNightly, recorded
 from tests.services import Bucket, S3Server
 
 
@@ -24,7 +24,7 @@ def upload_runs(server: PrefectServer, ended: Ended) -> dict[str, str]:
 
 async def test_a_dry_run_plans_and_leaves_no_trace(bucket: Bucket, run_nightly: RunNightly) -> None:
     bucket.put_sources(a={"n": 1}, b={"n": 1}, c={"fail": "Encrypted"})
-    await run_nightly(failure_policy=1)
+    recorded(bucket, a=RowOutcome.PUBLISHED, b=RowOutcome.PUBLISHED, c=RowOutcome.FAILED)
     bucket.put_sources(b={"n": 2}, d={"n": 1})
     before = bucket.keys()
 
@@ -40,47 +40,31 @@ async def test_a_dry_run_plans_and_leaves_no_trace(bucket: Bucket, run_nightly: 
     assert bucket.keys() == before
 
 
-async def test_a_limit_leaves_the_rest_out_and_is_no_fault(
+async def test_only_the_named_sources_then_a_limit_that_is_no_fault(
     bucket: Bucket, run_nightly: RunNightly
 ) -> None:
     bucket.put_sources(a={"n": 1}, b={"n": 1}, c={"n": 1}, d={"n": 1})
-    await run_nightly(only=["in/a.json"])
 
-    ended = await run_nightly(limit=2)
-    rest = await run_nightly(limit=2)
+    named = await run_nightly(only=["in/a.json", f"{bucket.source}c.json"])
+    ended = await run_nightly(limit=1)
+    rest = await run_nightly(limit=1, dry_run=True)
 
+    assert named.outcomes == {"in/a.json": "published", "in/c.json": "published"}
+    assert named.state.name == "Completed"
     assert (ended.state.name, ended.state.is_completed()) == ("Completed", True)
     assert ended.outcomes == {
         "in/a.json": "skipped",
         "in/b.json": "published",
-        "in/c.json": "published",
+        "in/c.json": "skipped",
         "in/d.json": "not_processed",
     }
-    reason = "left out by the run's limit of 2"
+    reason = "left out by the run's limit of 1"
     assert reason in ended.message
     assert "next: to run the sources that were left out: rayorch-prefect run" in ended.message
     rows = read_manifest(ended.night.manifest).to_pylist()
     assert {row["uri"][-6:]: row["reason"] for row in rows if row["reason"]} == {"d.json": reason}
-    assert rest.outcomes["in/d.json"] == "published"
+    assert "4 sources: 1 new, 3 published before, 1 to run, 3 skipped" in rest.message
     assert "left out" not in rest.message
-
-
-async def test_a_limit_excuses_no_failure(bucket: Bucket, run_nightly: RunNightly) -> None:
-    bucket.put_sources(a={"fail": "Encrypted"}, b={"n": 1}, c={"n": 1})
-
-    ended = await run_nightly(limit=2)
-
-    assert (ended.state.name, ended.state.is_failed()) == ("RecordFailure", True)
-    assert "--retry-failed" in ended.message
-
-
-async def test_only_the_named_sources(bucket: Bucket, run_nightly: RunNightly) -> None:
-    bucket.put_sources(a={"n": 1}, b={"n": 1}, c={"n": 1})
-
-    ended = await run_nightly(only=["in/a.json", f"{bucket.source}c.json"])
-
-    assert ended.outcomes == {"in/a.json": "published", "in/c.json": "published"}
-    assert ended.state.name == "Completed"
 
 
 async def test_an_unknown_key_is_refused(bucket: Bucket, run_nightly: RunNightly) -> None:
@@ -98,17 +82,17 @@ async def test_an_unknown_key_is_refused(bucket: Bucket, run_nightly: RunNightly
 
 async def test_force_runs_what_the_ledger_settles(bucket: Bucket, run_nightly: RunNightly) -> None:
     bucket.put_sources(a={"n": 2}, b={"fail": "Encrypted"})
-    await run_nightly(failure_policy=1)
-    (key,) = [key for key in bucket.keys("out/") if key.endswith("a.json.txt")]
+    recorded(bucket, a=RowOutcome.PUBLISHED, b=RowOutcome.FAILED)
+    key = "out/in/a.json.txt"
     bucket.put(key, b"spoilt")
 
     forced = await run_nightly(force=True, failure_policy=1)
-    after = await run_nightly(failure_policy=1)
+    after = await run_nightly(dry_run=True)
 
     assert forced.outcomes == {"in/a.json": "published", "in/b.json": "failed"}
     assert [row.remembered for row in forced.night.rows if row] == [False, False]
     assert bucket.get(key) == b"0,1"
-    assert after.outcomes["in/a.json"] == "skipped"
+    assert after.outcomes == {"in/a.json": "skipped", "in/b.json": "failed"}
 
 
 async def test_an_empty_prefix_is_noticed_unless_allowed(
@@ -142,7 +126,7 @@ async def test_uploads_in_groups(
     assert set(runs.values()) == {"Completed"}
     assert any(name.endswith(".json and 2 more") for name in runs)
     assert len(bucket.keys("out/_rayorch/joined/ledger/")) == 7
-    assert set((await run_nightly()).outcomes.values()) == {"skipped"}
+    assert set((await run_nightly(dry_run=True)).outcomes.values()) == {"skipped"}
 
 
 async def test_a_group_closes_in_time(
@@ -164,7 +148,7 @@ async def test_a_failed_upload_fails_its_own_parent_in_a_group(
 
     with s3_server.refusing("PUT", "/out/in/b.json"):
         ended = await run_nightly(upload_group=3, upload_tries=2)
-    after = await run_nightly(upload_group=3)
+    after = await run_nightly(dry_run=True)
 
     assert (ended.state.name, ended.state.is_failed()) == ("UploadFailed", True)
     assert ended.outcomes == {
@@ -173,8 +157,9 @@ async def test_a_failed_upload_fails_its_own_parent_in_a_group(
         "in/c.json": "published",
     }
     assert "UploadFailed" in upload_runs(prefect_server, ended).values()
+    # What failed at the store alone is to run again.
     assert after.outcomes == {
         "in/a.json": "skipped",
-        "in/b.json": "published",
+        "in/b.json": "not_processed",
         "in/c.json": "skipped",
     }

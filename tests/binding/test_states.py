@@ -6,7 +6,7 @@ import pytest
 from prefect.client.schemas.objects import StateType
 
 from rayorch_prefect.binding.orders import Order, what_next
-from rayorch_prefect.binding.rows import Row, entry_of_row, manifest_row, row_of_entry
+from rayorch_prefect.binding.rows import Row, entry_of_row, left_out, manifest_row, row_of_entry
 from rayorch_prefect.binding.states import RowsFailed, judge, to_state
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
 from rayorch_prefect.errors import InternalError, UsageError
@@ -86,6 +86,13 @@ def test_not_processed_is_failed_whatever_the_policy() -> None:
     verdict = judge(counts, failure_policy=9)
     assert (verdict.completed, verdict.name) == (False, None)
     assert "not processed because: EngineError: gone" in verdict.message
+
+
+def test_what_a_limit_left_out_is_no_fault_and_excuses_none() -> None:
+    rest = left_out(source("b"), 1)
+    assert judge(tally([published("a"), rest])).completed
+    verdict = judge(tally([failed("a", Kind.RECORD_FAILURE), rest]))
+    assert (verdict.completed, verdict.name) == (False, "RecordFailure")
 
 
 def test_contract_error_names_a_broken_run_too() -> None:

@@ -140,13 +140,17 @@ def put(bucket: Bucket, calls: Calls) -> Callable[..., None]:
 
 @pytest.fixture
 def run_night(bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str) -> RunNight:
-    """Run the nightly flow on the bucket; `program` is a shape in the toy's module or a name."""
+    """Run the nightly flow on the bucket; `program` is a shape in the toy's module or a name.
+
+    Two processes upload unless the settings say otherwise: each takes a second of a CPU to start.
+    """
 
     async def run(program: str, destination: str = "", **settings: Any) -> Told:
         name = program if ":" in program else TOY + program
         where = destination or bucket.destination
+        asked = {"upload_workers": 2, **settings}
         with watching() as nights:
-            await flow_state(nightly, name, bucket.source, where, **settings)
+            await flow_state(nightly, name, bucket.source, where, **asked)
         (night,) = nights
         assert wait_until_recorded(prefect_server, night)
         return Told(prefect_server, night.id, night.manifest)

@@ -21,8 +21,10 @@ from rayorch_prefect.storage.lease import acquire, lease_file
 from rayorch_prefect.storage.lease_file import LeaseFile, LeaseRecord
 from rayorch_prefect.storage.owner import Owner
 from tests.binding.conftest import RunNightly
-from tests.services import Bucket
+from tests.services import Bucket, on_stores
 from tests.storage.test_lease import ended_process
+
+pytestmark = on_stores
 
 SECONDS = 6.0
 LEASE = "out/_rayorch/joined/lease.json"
@@ -50,11 +52,13 @@ async def until_published(bucket: Bucket, running: asyncio.Future[Any]) -> None:
 async def test_a_second_run_ends_and_names_the_owner(
     bucket: Bucket, run_nightly: RunNightly
 ) -> None:
-    bucket.put_sources(**SLOW)
+    go_on = "go-on"
+    bucket.put_sources(a={"n": 1}, b={"n": 1, "wait_for": f"s3://{bucket.name}/{go_on}"})
     first = asyncio.ensure_future(run_nightly(lease_seconds=SECONDS))
     await until_published(bucket, first)
 
     second = await run_nightly(lease_seconds=SECONDS)
+    bucket.put(go_on, b"")
     ended = await first
 
     assert (second.state.is_failed(), second.state.name) == (True, "OwnedElsewhere")
@@ -64,9 +68,9 @@ async def test_a_second_run_ends_and_names_the_owner(
     with pytest.raises(OwnedElsewhere):
         await second.state.aresult()
     assert second.night.summary().sources == 0
-    assert (ended.state.name, ended.night.summary().published) == ("Completed", 6)
+    assert (ended.state.name, ended.night.summary().published) == ("Completed", 2)
     assert record(bucket).released
-    assert (await run_nightly()).night.summary().skipped == 6
+    assert (await run_nightly()).night.summary().skipped == 2
 
 
 @pytest.mark.slow
@@ -140,12 +144,6 @@ async def test_a_run_that_lost_its_lease_publishes_nothing_more(
     assert read_manifest(ended.night.manifest).num_rows == 6
     # Nor does it let go of what is another's.
     assert record(bucket).token == "token"
-
-
-async def test_a_dry_run_owns_nothing(bucket: Bucket, run_nightly: RunNightly) -> None:
-    bucket.put_sources(a={"n": 1})
-    await run_nightly(dry_run=True)
-    assert bucket.keys("out/") == []
 
 
 @pytest.mark.slow

@@ -219,7 +219,9 @@ async def _reported(task: NearTask, task_run_id: UUID, name: str, state: State[A
     """End a task run at the server that could not do so itself."""
     try:
         async with get_client() as client:
-            if not await _ended(client, task_run_id, state):
+            if await _ended(client, task_run_id, state):
+                await _named(client, task_run_id, name)
+            else:
                 await client.create_task_run(
                     task,
                     id=task_run_id,
@@ -249,6 +251,13 @@ async def _ended(client: PrefectClient, task_run_id: UUID, state: State[Any]) ->
             await asyncio.sleep(0.5)
         else:
             return True
+
+
+async def _named(client: PrefectClient, task_run_id: UUID, name: str) -> None:
+    """Prefect gives a run its name as it begins to run: a worker may have died before that."""
+    run = await client.read_task_run(task_run_id)
+    if run.run_count == 0:
+        await client.set_task_run_name(task_run_id, name)
 
 
 def _flow_run_id() -> UUID:

@@ -7,13 +7,18 @@ import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import ray
+from prefect.client.orchestration import get_client
+from prefect.states import Crashed, Pending, Running
 
+from rayorch_prefect.binding import near_uploads
 from rayorch_prefect.binding.opening import order_of
 from rayorch_prefect.binding.prefect_server import PrefectServer, wait_until
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.tasks.upload import upload_near
 from tests.binding.conftest import RunNightly
 from tests.binding.lethal import LARGE
 from tests.binding.test_night import ask, children_of
@@ -56,6 +61,31 @@ def upload_runs(server: PrefectServer, night_id: str) -> Counter[tuple[str, str]
 def test_an_unknown_runner_is_refused() -> None:
     with pytest.raises(UsageError, match="upload_runner is 'dask'; expected one of threads, ray"):
         order_of("m:a", "s3://there/in/", "s3://there/out/", upload_runner="dask")
+
+
+@pytest.mark.parametrize(
+    ("ran", "name"), [(False, "upload in/b.json"), (True, "a name of its own")]
+)
+async def test_a_run_whose_worker_died_before_it_ran_gets_its_name(
+    prefect_server: PrefectServer, ran: bool, name: str
+) -> None:
+    run_id = uuid4()
+    async with get_client() as client:
+        await client.create_task_run(
+            upload_near,
+            None,
+            str(uuid4()),
+            id=run_id,
+            name="a name of its own",
+            state=Pending(),
+        )
+        if ran:
+            await client.set_task_run_state(run_id, Running())
+
+        await near_uploads._reported(upload_near, run_id, "upload in/b.json", Crashed())
+
+        run = await client.read_task_run(run_id)
+    assert (run.name, run.state_name) == (name, "Crashed")
 
 
 @on_stores

@@ -71,6 +71,18 @@ class BatchStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildrenArrived:
+    """Children of row `row` of a batch that still runs, from ordinal `first` on. Each output
+    describes that one row; the batch's report has the rest of them."""
+
+    batch: int
+    worker: int
+    row: int
+    first: int
+    outputs: tuple[OutputReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BatchTakenBack:
     """A worker confirms that it has not started a batch, and will not."""
 
@@ -118,6 +130,7 @@ Event: TypeAlias = (
     | WorkerWorn
     | BatchReported
     | BatchStarted
+    | ChildrenArrived
     | BatchTakenBack
     | DeadlinePassed
     | ProbeDue
@@ -154,7 +167,8 @@ class DispatchBatch:
     `inputs[i]` are the parts of input i, in row order. `cuts` are the rows where another group
     begins: stored chunks are cut there, as values on both sides are released apart. Below the
     root `bars[i]` is the bar that would skip the rows from cut i-1 to cut i. Bars of microbatches
-    before `oldest` are of no use any more.
+    before `oldest` are of no use any more. Of a Call whose children come in chunks, `taken` says
+    how many are there of a row that was tried before: (row, n), n not 0.
     """
 
     batch: int
@@ -167,6 +181,7 @@ class DispatchBatch:
     cuts: tuple[int, ...]
     bars: tuple[Bar, ...] = ()
     oldest: int = 0
+    taken: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

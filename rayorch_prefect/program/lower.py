@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rayorch_prefect.program import plan
+from rayorch_prefect.program.chunking import chunked_domains
 from rayorch_prefect.program.demands import Shape, Shapes, shapes
 from rayorch_prefect.program.fingerprint import fingerprint, source_hash
 from rayorch_prefect.program.plan import (
@@ -39,7 +40,7 @@ def lower(
         version=version,
         domains=domains,
         ports=ports,
-        calls=numbers.lowered_calls(used, demanded),
+        calls=numbers.lowered_calls(used, demanded, domains, ports),
         reduces=reduces,
         pools=tuple(_pool(number, stage) for number, stage in enumerate(used)),
         output_ports=tuple(numbers.port[port] for port in outputs),
@@ -137,12 +138,19 @@ class _Numbers:
             for record, new in records
         )
 
-    def lowered_calls(self, used: list[ConfiguredStage], demanded: Shapes) -> tuple[plan.Call, ...]:
+    def lowered_calls(
+        self,
+        used: list[ConfiguredStage],
+        demanded: Shapes,
+        domains: tuple[plan.Domain, ...],
+        ports: tuple[plan.Port, ...],
+    ) -> tuple[plan.Call, ...]:
         pools = {id(stage): number for number, stage in enumerate(used)}
         calls: list[plan.Call] = []
         for new, call in enumerate(self.calls):
             outputs = self._ports(call.outputs)
             asked = [demanded.get(port, Shape()) for port in outputs]
+            in_chunks = call.used.stage.yields and all(shape.depth for shape in asked)
             calls.append(
                 plan.Call(
                     id=new,
@@ -154,6 +162,7 @@ class _Numbers:
                     masks=tuple(shape.mask for shape in asked),
                     pool=pools[id(call.used)],
                     where=call.where,
+                    chunked=chunked_domains(domains, ports, outputs) if in_chunks else (),
                 )
             )
         return tuple(calls)

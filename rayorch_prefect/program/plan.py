@@ -136,7 +136,8 @@ class Call:
 
     `list_depths[i]` says how many levels of lists output i is taken apart by expands (0: none);
     `masks[i]` that the value of output i (or its elements, at the deepest level) is used as a mask
-    and so must be boolean.
+    and so must be boolean. `chunked` are the Domains whose members arrive in chunks while a Grain
+    of this Call runs: its stage yields them one by one (none: members come with the report).
     """
 
     id: int
@@ -148,6 +149,7 @@ class Call:
     masks: tuple[bool, ...]
     pool: int
     where: Where
+    chunked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

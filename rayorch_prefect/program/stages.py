@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar, Unpack, cast, overload
 
+from rayorch_prefect.program.chunking import yields
 from rayorch_prefect.program.options import Settings, StageOptions
 from rayorch_prefect.program.plan import CallOutputOp
 from rayorch_prefect.program.ports import Port
@@ -38,6 +39,11 @@ class Stage(TargetHolder):
         """Whether one call gets one row."""
         chosen = self.settings.rowwise
         return (not self.is_class) if chosen is None else chosen
+
+    @property
+    def yields(self) -> bool:
+        """Whether its call is a generator: a row's children come one by one."""
+        return self.rowwise and yields(self.target)
 
     def options(self: _S, **options: Unpack[StageOptions]) -> _S:
         """A copy with other options. It shares no pool with this one."""
@@ -193,6 +199,12 @@ def _checked(stage: _S) -> _S:
             f"stage {stage.name}: row_limit_s is for row-wise stages, which start rows one by one. "
             "Give this one batch_limit_s, or rowwise=True if its call takes one row."
         )
+    if not stage.rowwise and yields(stage.target):
+        refuse(
+            f"stage {stage.name} yields, but gets its rows by the batch: nobody could tell which "
+            "row a child is of. Give it rowwise=True and yield the children of its one row, or "
+            "return a list."
+        )
     return stage
 
 
@@ -209,7 +221,8 @@ def _check_target(target: Any, name: str) -> None:
     if isinstance(target, type):
         if not any("__call__" in vars(base) for base in target.__mro__):
             refuse(f"stage {name}: the class has no __call__, which gets the rows.")
-        if inspect.iscoroutinefunction(cast(Any, target).__call__):
+        call = cast(Any, target).__call__
+        if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
             refuse(f"stage {name}: __call__ of a class must not be async; use an async function.")
 
 

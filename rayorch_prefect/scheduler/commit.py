@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rayorch_prefect.model.events import Bar, EntityRange
+from rayorch_prefect.model.events import Bar, ChildrenArrived, EntityRange
 from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
 from rayorch_prefect.model.reports import (
     AttemptFailed,
@@ -23,7 +23,7 @@ from rayorch_prefect.program.plan import Call, Plan
 from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.items import ListItem, total_slots
-from rayorch_prefect.scheduler.preflight import preflight
+from rayorch_prefect.scheduler.preflight import preflight, require_chunk
 from rayorch_prefect.scheduler.queues import ReadyQueues
 from rayorch_prefect.scheduler.run import Run
 from rayorch_prefect.scheduler.settling import Outlet
@@ -135,6 +135,26 @@ class Committer:
                 run.settle.end_grain(flight.call, entity, Outcome.FAILED, (failure, 0))
         self._end(flight)
 
+    def chunk(self, flight: Flight, arrived: ChildrenArrived) -> None:
+        """Children of a row that still runs are there; those of one that no longer matters go.
+
+        Raises IllegalEvent, before anything has changed, for a chunk that does not fit.
+        """
+        call = self._plan.calls[flight.call]
+        live = self._at(flight, arrived.row)
+        n = require_chunk(self._plan, call, flight, arrived, self._taken(call, live))
+        if live is None:
+            self._outlet.release([(output.first_slot, output.slots) for output in arrived.outputs])
+            return
+        run, entity, _ = live
+        for port, output in zip(call.outputs, arrived.outputs, strict=True):
+            store_rows(run, port, output, entity, entity + 1, 0)
+        run.settle.members_arrived(call, entity, n)
+        run.settle.run()
+
+    def _taken(self, call: Call, live: LiveRow | None) -> int | None:
+        return None if live is None else live[0].mb.items.arrived(call.outputs[0], live[1])
+
     # -- rows of a batch --------------------------------------------------------------------
 
     def _stretches(self, flight: Flight) -> Iterator[_Stretch]:
@@ -186,10 +206,10 @@ class Committer:
         run.settle.end_grain(flight.call, entity, Outcome.FAILED, cause)
         if not call.domain:
             return
-        run.mb.grains.barred[flight.call].add(group)
+        run.mb.grains.barred[flight.call][group] = cause
         self._outlet.barred((run.mb.number, flight.call, group), flight.worker)
         phase = run.mb.grains.phase[flight.call]
-        for sibling in range(*run.mb.lineage.members(call.domain, group)):
+        for sibling in run.mb.lineage.members(call.domain, group):
             if phase[sibling] != Phase.ENDED:
                 counts.ready -= phase[sibling] == Phase.READY
                 counts.suppressed += 1
@@ -384,7 +404,9 @@ def _store_lists(run: Run, port: int, output: OutputReport, first: int, end: int
         shape = output.shapes[row + entity - first]
         n = total_slots(shape)
         mask = None if output.mask is None else output.mask[used : used + n]
-        lists[entity] = ListItem.of(shape, output.first_slot + used, mask)
+        item = ListItem.of(shape, output.first_slot + used, mask)
+        # Some of it may have arrived before.
+        lists[entity] = lists[entity].joined(item) if entity in lists else item
         used += n
 
 

@@ -15,6 +15,7 @@ from rayorch_prefect.model.events import (
     BatchReported,
     BatchStarted,
     BatchTakenBack,
+    ChildrenArrived,
     DeadlinePassed,
     EndWorker,
     EntityRange,
@@ -107,6 +108,8 @@ class Scheduler:
                 self._batch_reported(event)
             case BatchStarted():
                 self._batch_started(event)
+            case ChildrenArrived():
+                self._children_arrived(event)
             case BatchTakenBack():
                 self._batch_taken_back(event)
             case DeadlinePassed():
@@ -330,6 +333,14 @@ class Scheduler:
         if self._flight(event.batch, event.worker) is not None:
             self.workers.announced.add(event.batch)
 
+    def _children_arrived(self, event: ChildrenArrived) -> None:
+        flight = self._flight(event.batch, event.worker)
+        if flight is None:
+            self.release((output.first_slot, output.slots) for output in event.outputs)
+            return
+        self._committer.chunk(flight, event)
+        self.workers.announced.add(event.batch)
+
     def _batch_taken_back(self, event: BatchTakenBack) -> None:
         flight = self._flight(event.batch, event.worker)
         if flight is None:
@@ -383,8 +394,9 @@ class Scheduler:
         self.counts.calls[call].ready += end - first
         self.queues.push(call, microbatch, first, end)
 
-    def grains_suppressed(self, call: int, n: int) -> None:
+    def grains_suppressed(self, call: int, n: int, ready: int = 0) -> None:
         """See `Outlet`."""
+        self.counts.calls[call].ready -= ready
         self.counts.calls[call].suppressed += n
 
     def release(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -397,7 +409,7 @@ class Scheduler:
         """See `Outlet`."""
         microbatch, call, group = bar
         mb = self.runs[microbatch].mb
-        first, end = mb.lineage.members(self.plan.calls[call].domain, group)
+        spans = mb.lineage.spans(self.plan.calls[call].domain, group)
         told: dict[int, None] = {}
         for flight in self.workers.flights.values():
             if (
@@ -406,6 +418,7 @@ class Scheduler:
                 and any(
                     number == microbatch and low < end and first < high
                     for number, low, high in flight.ranges
+                    for first, end in spans
                 )
             ):
                 told[flight.worker] = None

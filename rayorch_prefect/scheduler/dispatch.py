@@ -74,7 +74,9 @@ class Dispatcher:
         """Where a worker idles and nothing is ready: batches that wait at its neighbours."""
         for pool in self._plan.pools:
             idle = len(self._workers.idle[pool.id])
-            if not idle:
+            if idle:
+                idle -= self._workers.answers_due(pool.id)
+            if idle <= 0:
                 continue
             yield from map(self._ask, self._workers.waiting(pool.id)[-idle:])
 
@@ -115,6 +117,7 @@ class Dispatcher:
             cuts=tuple(row for row, _ in segments[1:]),
             bars=tuple(bar for _, bar in segments) if call.domain else (),
             oldest=min(self._runs),
+            taken=tuple(self._taken(call, ranges)) if call.chunked else (),
         )
 
     def _generations(
@@ -128,6 +131,17 @@ class Dispatcher:
                 for entity in range(first, end):
                     if entity in known:
                         yield row + entity - first, known[entity]
+            row += end - first
+
+    def _taken(self, call: Call, ranges: tuple[EntityRange, ...]) -> Iterator[tuple[int, int]]:
+        """(row, n) of the Grains of which an earlier try has yielded n children."""
+        row = 0
+        for number, first, end in ranges:
+            items = self._runs[number].mb.items
+            for entity in range(first, end):
+                n = items.arrived(call.outputs[0], entity)
+                if n:
+                    yield row + entity - first, n
             row += end - first
 
     def _parts(self, port: int, ranges: tuple[EntityRange, ...]) -> Parts:

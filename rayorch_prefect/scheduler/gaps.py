@@ -68,13 +68,13 @@ class GapSearch:
         if (join.id, entity) in self._lists_seen:
             return
         self._lists_seen.add((join.id, entity))
-        first, end = self._mb.lineage.members(join.child, entity)
+        members = self._mb.lineage.members(join.child, entity)
         missing = self._mb.items.gaps.get((join.id, entity), ())
-        self.found.update((join.child, first + ordinal) for ordinal in missing)
+        self.found.update((join.child, members[ordinal]) for ordinal in missing)
         self.look_at_members(join.child, entity)
         if not any(self._wiring.may_have_gaps[source] for source in join.sources):
             return
-        for member in range(first, end):
+        for member in members:
             if not self._values.member_failed(join, member):
                 for source in join.sources:
                     self.look_at(source, member)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from rayorch_prefect.scheduler.items import Cause
+
 
 class Phase(IntEnum):
     """Where a Grain is on its way. The numbers are part of the layout."""
@@ -36,7 +38,8 @@ class Grains:
         self.phase = [bytearray() for _ in range(calls)]
         self.generation: list[dict[int, int]] = [{} for _ in range(calls)]
         self.attempts: list[dict[int, int]] = [{} for _ in range(calls)]
-        self.barred: list[set[int]] = [set() for _ in range(calls)]
+        # Of a Call: why it is barred under a group.
+        self.barred: list[dict[int, Cause]] = [{} for _ in range(calls)]
 
     def all_in(self, call: int, phase: Phase, first: int, end: int) -> bool:
         """Whether the Grains at Entities first..end-1 are all in `phase`."""

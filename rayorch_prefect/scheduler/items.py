@@ -26,6 +26,7 @@ class ListItem:
     """A stored list whose elements have slots of their own.
 
     `slots` counts them at the deepest level; `inner` is there where elements are lists again.
+    `runs` are the (slot, n) of a list that came in chunks which do not follow each other.
     """
 
     slot: int
@@ -33,6 +34,7 @@ class ListItem:
     slots: int
     inner: tuple[ListItem, ...] | None = None
     mask: bytes | None = None
+    runs: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
     def of(shape: Shape, slot: int, mask: bytes | None) -> ListItem:
@@ -47,6 +49,31 @@ class ListItem:
             inner.append(ListItem.of(element, slot + used, part))
             used += n
         return ListItem(slot, len(shape), used, tuple(inner), mask)
+
+    def stored(self, low: int = 0, high: int | None = None) -> Iterator[tuple[int, int]]:
+        """(slot, n) of the stored values from `low` to `high`, counted at the deepest level."""
+        high = self.slots if high is None else high
+        for slot, n in self.runs or ((self.slot, self.slots),):
+            start, end = max(low, 0), min(high, n)
+            if start < end:
+                yield slot + start, end - start
+            low, high = low - n, high - n
+
+    def joined(self, more: ListItem) -> ListItem:
+        """This list with the elements of `more` after its own."""
+        if not more.length or not self.length:
+            return more if more.length else self
+        runs = list(self.stored())
+        for slot, n in more.stored():
+            if runs and sum(runs[-1]) == slot:
+                runs[-1] = (runs[-1][0], runs[-1][1] + n)
+            else:
+                runs.append((slot, n))
+        inner = None if self.inner is None else (*self.inner, *(more.inner or ()))
+        mask = None if self.mask is None else self.mask + (more.mask or b"")
+        slot = runs[0][0] if runs else self.slot
+        length, slots = self.length + more.length, self.slots + more.slots
+        return ListItem(slot, length, slots, inner, mask, tuple(runs) if len(runs) > 1 else ())
 
 
 def total_slots(shape: Shape) -> int:
@@ -116,11 +143,16 @@ class Items:
         if not pieces:
             self.pieces[port].pop(group, None)
 
+    def arrived(self, port: int, entity: int) -> int:
+        """How many elements of a list are there, of one that arrives in chunks or is whole."""
+        item = self.lists[port].get(entity)
+        return 0 if item is None else item.length
+
     def take_list(self, port: int, entity: int) -> Iterator[tuple[int, int]]:
         """Forget a stored list; gives its (slot, n)."""
         item = self.lists[port].pop(entity, None)
-        if item is not None and item.slots:
-            yield item.slot, item.slots
+        if item is not None:
+            yield from item.stored()
 
     def take_all(self) -> Iterator[tuple[int, int]]:
         """Forget every value; gives their (slot, n)."""

@@ -79,7 +79,7 @@ class Microbatch:
         found: list[tuple[int, int, int]] = []
         while first < end:
             group = parent[first]
-            stop = min(end, self.lineage.members(domain, group)[1])
+            stop = min(end, self.lineage.span_end(domain, group, first))
             found.append((group, first, stop))
             first = stop
         return found

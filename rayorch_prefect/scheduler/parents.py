@@ -103,7 +103,7 @@ def _under(wiring: Wiring, mb: Microbatch, domain: int, row: int) -> list[int]:
     return [
         member
         for entity in _under(wiring, mb, above, row)
-        for member in range(*mb.lineage.members(domain, entity))
+        for member in mb.lineage.members(domain, entity)
     ]
 
 
@@ -111,8 +111,10 @@ def _descendants(wiring: Wiring, mb: Microbatch, domain: int, entity: int) -> in
     """How many Entities there are below one."""
     total = 0
     for child in wiring.children_of[domain]:
-        first, end = mb.lineage.members(child, entity)
-        total += end - first
+        if mb.lineage.has_failed(child, entity):
+            continue
+        total += mb.lineage.size[child][entity]
         if wiring.children_of[child]:
-            total += sum(_descendants(wiring, mb, child, member) for member in range(first, end))
+            members = mb.lineage.members(child, entity)
+            total += sum(_descendants(wiring, mb, child, member) for member in members)
     return total

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from rayorch_prefect.errors import IllegalEvent
+from rayorch_prefect.model.events import ChildrenArrived
 from rayorch_prefect.model.reports import ContractBreach, OutputReport, RowsReport, Shape
 from rayorch_prefect.program.plan import Call, Plan
 from rayorch_prefect.scheduler.items import total_slots
@@ -26,6 +30,30 @@ def preflight(plan: Plan, call: Call, flight: Flight, report: RowsReport) -> Con
 def source_misfit(plan: Plan, rows: int, source: OutputReport) -> ContractBreach | None:
     """What of the description of source rows does not fit, or None."""
     return _output(0, plan.source_list_depth, plan.source_is_mask, rows, source)
+
+
+def require_chunk(
+    plan: Plan, call: Call, flight: Flight, arrived: ChildrenArrived, taken: int | None
+) -> int:
+    """How many children a chunk has that fits the Plan and follows the `taken` ones (None: the
+    row is of no interest any more). Raises IllegalEvent."""
+    if not call.chunked or not 0 <= arrived.row < flight.rows:
+        raise IllegalEvent(f"batch {flight.batch} has no row {arrived.row} that comes in chunks")
+    chunk = RowsReport(1, arrived.outputs)
+    breach = preflight(plan, call, replace(flight, rows=1), chunk)
+    if breach is not None:
+        raise IllegalEvent(
+            f"a chunk of row {arrived.row} of batch {flight.batch}: "
+            f"expected {breach.expected}, received {breach.received}"
+        )
+    lengths = {_length(output, 0) for output in arrived.outputs}
+    n = min(lengths)
+    if len(lengths) > 1 or not n or (taken is not None and arrived.first != taken):
+        raise IllegalEvent(
+            f"a chunk of row {arrived.row} of batch {flight.batch} has {n} children from ordinal "
+            f"{arrived.first}; {taken} are there"
+        )
+    return n
 
 
 def _output(

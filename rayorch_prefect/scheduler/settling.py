@@ -14,7 +14,8 @@ from typing import Protocol
 
 from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.outcomes import TOO_MANY_GAPS, Outcome
-from rayorch_prefect.program.plan import CoalesceOp, FilterOp, OnFailure
+from rayorch_prefect.program.plan import Call, CoalesceOp, FilterOp, OnFailure
+from rayorch_prefect.scheduler.chunks import OpenMembers
 from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.items import Cause
 from rayorch_prefect.scheduler.microbatch import Microbatch
@@ -28,8 +29,8 @@ class Outlet(Protocol):
     def grains_ready(self, call: int, microbatch: int, first: int, end: int) -> None:
         """Grains have become READY."""
 
-    def grains_suppressed(self, call: int, n: int) -> None:
-        """Grains have ended without a try."""
+    def grains_suppressed(self, call: int, n: int, ready: int = 0) -> None:
+        """Grains have ended without a result, `ready` of them while they were READY."""
 
     def barred(self, bar: Bar, worker: int) -> None:
         """A Call is barred under a parent, as `worker` has reported."""
@@ -53,6 +54,7 @@ class FixedPoint:
         self._items = microbatch.items
         self._outlet = outlet
         self._values = Values(microbatch)
+        self._open = OpenMembers(wiring, microbatch)
         self._work: deque[tuple[int, int, int]] = deque()
         self._react = {
             Reaction.CALL: self._on_call_input,
@@ -155,12 +157,12 @@ class FixedPoint:
     def _on_broadcast_source(self, number: int, port: int, first: int, end: int) -> None:
         domain = self._wiring.domain_of[number]
         for parent in range(first, end):
-            self._broadcast_to(number, port, parent, *self._mb.lineage.members(domain, parent))
+            for first_member, end_member in self._mb.lineage.spans(domain, parent):
+                # The source's own reaction may still be queued when its new members have seen it.
+                for start, stop in self._open.pending(number, first_member, end_member):
+                    self._broadcast_to(number, port, parent, start, stop)
 
     def _broadcast_to(self, number: int, source: int, parent: int, first: int, end: int) -> None:
-        # The source's own reaction may still be queued when its new members have seen it.
-        if first == end or self._items.outcome[number][first] != Outcome.PENDING:
-            return
         outcome = self._items.outcome[source][parent]
         if outcome == Outcome.PRESENT:
             self.present(number, first, end)
@@ -179,36 +181,61 @@ class FixedPoint:
             outcome, cause = self._mb.judge(sources, parent)
             if outcome == Outcome.PRESENT:
                 n = self._values.length(sources[0], parent)
-                start = self._open_members(domain, parent, n)
-                opened.append((parent, start, start + n))
+                opened.append((parent, *self._open_members(domain, parent, n)))
             elif outcome != Outcome.PENDING:
                 self._no_members(domain, parent, outcome, cause)
         self._settle_new_members(domain, opened)
 
-    def _open_members(self, domain: int, parent: int, n: int) -> int:
+    def _open_members(self, domain: int, parent: int, n: int) -> tuple[int, int]:
+        """Close a member set with n members in all; the range of the new ones."""
+        if self._wiring.chunked[domain]:
+            return self._open.close(domain, parent, n)
         start = self._mb.lineage.admit(domain, parent, n)
         self._mb.grow(domain, n)
         for number in self._wiring.joins_from[domain]:
             self._mb.pending[number][parent] = n * len(self._wiring.joins[number].sources)
-        return start
+        return start, start + n
+
+    def members_arrived(self, call: Call, parent: int, n: int) -> None:
+        """A Grain of `call` that still runs has made n children more (at least one)."""
+        for domain in call.chunked:
+            first = self._open.arrive(domain, parent, n)
+            self._settle_new_members(domain, [(parent, first, first + n)])
 
     def _settle_new_members(self, domain: int, opened: list[tuple[int, int, int]]) -> None:
         """New Entities see their elements and what was broadcast before they were there."""
         if not opened:
             return
+        if self._wiring.chunked[domain]:
+            for barred in (one for new in opened for one in self._open.barred(domain, *new)):
+                self._suppress_grain(*barred)
         for expand in self._wiring.plan.domains[domain].expands:
             self.present(expand, opened[0][1], opened[-1][2])
         for source, port in self._wiring.broadcasts_into[domain]:
             for parent, first, end in opened:
-                self._broadcast_to(port, source, parent, first, end)
+                if first < end:
+                    self._broadcast_to(port, source, parent, first, end)
         for parent, first, end in opened:
             if first == end:
-                for number in self._wiring.joins_from[domain]:
-                    self._fire(self._wiring.joins[number], parent)
+                self._fire_if_ended(domain, parent)
+
+    def _fire_if_ended(self, domain: int, parent: int) -> None:
+        for number in self._wiring.joins_from[domain]:
+            if not self._mb.pending[number][parent]:
+                self._fire(self._wiring.joins[number], parent)
+
+    def _suppress_grain(self, call: int, entity: int, cause: Cause) -> None:
+        ready = self._mb.grains.phase[call][entity] == Phase.READY
+        self._outlet.grains_suppressed(call, 1, int(ready))
+        self.end_grain(call, entity, Outcome.SUPPRESSED, cause)
 
     def _no_members(self, domain: int, parent: int, outcome: Outcome, cause: Cause | None) -> None:
         """Settling rule 6: no children, and the matching reduces follow the source."""
-        self._open_members(domain, parent, 0)
+        if self._mb.lineage.size[domain][parent]:
+            assert cause is not None
+            self._suppress_members(domain, parent, cause)
+        else:
+            self._open_members(domain, parent, 0)
         for number in self._wiring.joins_from[domain]:
             join = self._wiring.joins[number]
             for result in join.results:
@@ -216,6 +243,14 @@ class FixedPoint:
                     self.settle_one(result, parent, Outcome.PRESENT, None)
                 else:
                     self.settle_one(result, parent, outcome, cause)
+
+    def _suppress_members(self, domain: int, parent: int, cause: Cause) -> None:
+        """Failure rule 8: the Grain failed for good after these had arrived."""
+        self._open.fail(domain, parent)
+        for call, entity in self._open.unfinished(domain, parent):
+            self._suppress_grain(call, entity, cause)
+        for port, entity in self._open.unseen(domain, parent):
+            self.settle_one(port, entity, Outcome.SUPPRESSED, cause)
 
     def _on_member(self, number: int, port: int, first: int, end: int) -> None:
         join = self._wiring.joins[number]
@@ -227,24 +262,22 @@ class FixedPoint:
 
     def _fire(self, join: Join, parent: int) -> None:
         """Settling rule 3: all members are terminal."""
-        first, end = self._mb.lineage.members(join.child, parent)
         outcome, cause = Outcome.PRESENT, None
         if join.on_failure is not None and not all(
-            self._items.all_present(source, first, end) for source in join.sources
+            self._items.all_present(source, first, end)
+            for first, end in self._mb.lineage.spans(join.child, parent)
+            for source in join.sources
         ):
-            outcome, cause = self._reduce_failed(join, parent, first, end)
+            outcome, cause = self._reduce_failed(join, parent)
         if join.on_failure is not None and outcome == Outcome.PRESENT:
             self._items.members[join.id, parent] = self._values.find_members(join, parent)
         for result in join.results:
             self.settle_one(result, parent, outcome, cause)
 
-    def _reduce_failed(
-        self, join: Join, parent: int, first: int, end: int
-    ) -> tuple[Outcome, Cause | None]:
+    def _reduce_failed(self, join: Join, parent: int) -> tuple[Outcome, Cause | None]:
         """Settling rules 3 to 5 where some member is not PRESENT."""
-        failed = [
-            entity for entity in range(first, end) if self._values.member_failed(join, entity)
-        ]
+        members = self._mb.lineage.members(join.child, parent)
+        failed = [entity for entity in members if self._values.member_failed(join, entity)]
         if not failed:
             return Outcome.PRESENT, None
         depth = self._wiring.depth[join.domain]
@@ -265,7 +298,9 @@ class FixedPoint:
             )
             gaps = replace(failure, type=TOO_MANY_GAPS, message=message)
             return Outcome.SUPPRESSED, (gaps, min(depth, scope))
-        self._items.gaps[join.id, parent] = tuple(entity - first for entity in failed)
+        ordinal = self._mb.lineage.ordinal
+        missing = tuple(ordinal(join.child, entity) for entity in failed)
+        self._items.gaps[join.id, parent] = missing
         return Outcome.PRESENT, None
 
     def _member_cause(self, join: Join, entity: int) -> Cause:
@@ -306,10 +341,10 @@ class FixedPoint:
             assert above is not None
             below = above
         for entity in range(first, end):
-            low, high = self._mb.lineage.members(below, entity)
             if below == origin and not self._wiring.list_depth[release.origin]:
                 self._outlet.release(self._items.take_group(release.origin, entity))
-            elif low < high:
+                continue
+            for low, high in self._mb.lineage.spans(below, entity):
                 self._release(release, below, low, high)
 
     def _release_here(self, origin: int, first: int, end: int) -> None:

@@ -33,6 +33,7 @@ from rayorch_prefect.program.plan import (
     SourceOp,
 )
 from rayorch_prefect.scheduler.items import ListItem
+from rayorch_prefect.scheduler.lineage import EveryMember
 from rayorch_prefect.scheduler.microbatch import Microbatch
 from rayorch_prefect.scheduler.wiring import Join
 
@@ -65,7 +66,7 @@ class Values:
             case ExpandOp(source=source):
                 domain = self._ports[port].domain
                 for group, start, stop in self._groups(port, first, end):
-                    low = start - self._mb.lineage.members(domain, group)[0]
+                    low = self._mb.lineage.ordinal(domain, start)
                     extend(found, self._elements(source, group, low, low + stop - start))
             case ReduceOp(reduce=number, index=index):
                 join = self._wiring.joins[number]
@@ -86,7 +87,7 @@ class Values:
         while self._wiring.parent_domain[below] != at:
             below = self._above(below)
         inner: list[Part] = []
-        for member in range(*self._mb.lineage.members(below, entity)):
+        for member in self._mb.lineage.members(below, entity):
             if below != domain or self._present(port, member):
                 append(inner, self._nested(port, domain, below, member))
         return plain_list(inner)
@@ -107,19 +108,22 @@ class Values:
     def _items_of(self, item: ListItem, low: int, high: int) -> list[Part]:
         if item.inner is not None:
             return [self._list_part(element) for element in item.inner[low:high]]
-        return [values_at(item.slot + low, high - low)] if high > low else []
+        return [values_at(slot, n) for slot, n in item.stored(low, high)]
 
     def _reduced(self, join: Join, index: int, entity: int) -> Part:
         source = join.sources[index]
         members = self.members(join, entity)
-        first, end = self._mb.lineage.members(join.child, entity)
-        if isinstance(members, range):
-            return member_list(self.parts(source, first, end), None, ())
+        lineage = self._mb.lineage
+        if isinstance(members, range | EveryMember):
+            every: list[Part] = []
+            for first, end in lineage.spans(join.child, entity):
+                extend(every, self.parts(source, first, end))
+            return member_list(every, None, ())
         missing = self._mb.items.gaps.get((join.id, entity), ())
         inner: list[Part] = []
         ordinals: list[int] = []
         for member in members:
-            ordinals.append(member - first)
+            ordinals.append(lineage.ordinal(join.child, member))
             if self.member_failed(join, member):
                 inner.append(kept(self._kept_failure(join, member)))
             else:
@@ -145,8 +149,8 @@ class Values:
 
     def find_members(self, join: Join, entity: int) -> Sequence[int]:
         """The terminal members that belong: not the DROPPED, the failed only if it keeps them."""
-        every = range(*self._mb.lineage.members(join.child, entity))
-        if self._all_present(join, every):
+        every = self._mb.lineage.members(join.child, entity)
+        if self._all_present(join, entity):
             return every
         found: list[int] = []
         for member in every:
@@ -158,9 +162,9 @@ class Values:
                 found.append(member)
         return found
 
-    def _all_present(self, join: Join, members: range) -> bool:
-        present = self._mb.items.all_present
-        return all(present(port, members.start, members.stop) for port in join.sources)
+    def _all_present(self, join: Join, entity: int) -> bool:
+        present, spans = self._mb.items.all_present, self._mb.lineage.spans(join.child, entity)
+        return all(present(port, *span) for port in join.sources for span in spans)
 
     # -- lists and elements ----------------------------------------------------------------------
 

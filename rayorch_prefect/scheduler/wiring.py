@@ -72,6 +72,8 @@ class Wiring:
         self.domain_of = [port.domain for port in plan.ports]
         self.parent_domain = [domain.parent for domain in plan.domains]
         self.depth = [domain.depth for domain in plan.domains]
+        in_chunks = {domain for call in plan.calls for domain in call.chunked}
+        self.chunked = [domain.id in in_chunks for domain in plan.domains]
         self.joins: list[Join] = [
             Join(
                 reduce.id,

@@ -146,6 +146,11 @@ class Workers:
             if batch not in self.announced and batch not in self.asked_back
         ]
 
+    def answers_due(self, pool: int) -> int:
+        """Batches of the pool that were asked back and may still come."""
+        due = self.asked_back - self.announced
+        return sum(self.pool_of[self.flights[batch].worker] == pool for batch in due)
+
     def never_starts(self, pool: int) -> bool:
         """Whether too many workers of the pool died in a row before their first start."""
         return self.failed_starts[pool] >= STARTS_THAT_MAY_FAIL

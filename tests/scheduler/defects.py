@@ -210,7 +210,7 @@ def a_reduce_fires_one_early(patch: pytest.MonkeyPatch) -> None:
 def dropped_members_belong(patch: pytest.MonkeyPatch) -> None:
     def members(self: Values, join: Any, entity: int) -> list[int]:
         keep = join.on_failure is OnFailure.KEEP
-        every = range(*self._mb.lineage.members(join.child, entity))
+        every = self._mb.lineage.members(join.child, entity)
         return [one for one in every if keep or not self.member_failed(join, one)]
 
     patch.setattr(Values, "find_members", members)
@@ -220,7 +220,7 @@ def dropped_members_belong(patch: pytest.MonkeyPatch) -> None:
 def a_failure_at_the_parents_own_scope_is_forgiven(patch: pytest.MonkeyPatch) -> None:
     reduce_failed = FixedPoint._reduce_failed
 
-    def forgiving(self: FixedPoint, join: Any, parent: int, first: int, end: int) -> Any:
+    def forgiving(self: FixedPoint, join: Any, parent: int) -> Any:
         with pytest.MonkeyPatch.context() as inner:
             below = self._wiring.depth[join.domain] + 1
             cause = FixedPoint._member_cause
@@ -230,7 +230,7 @@ def a_failure_at_the_parents_own_scope_is_forgiven(patch: pytest.MonkeyPatch) ->
                 return failure, below if scope == below - 1 else scope
 
             inner.setattr(FixedPoint, "_member_cause", lower)
-            return reduce_failed(self, join, parent, first, end)
+            return reduce_failed(self, join, parent)
 
     patch.setattr(FixedPoint, "_reduce_failed", forgiving)
 

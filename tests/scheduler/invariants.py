@@ -75,7 +75,7 @@ def check(scheduler: Scheduler) -> None:
 
 
 def _check_lineage(mb: Microbatch) -> None:
-    """Members are contiguous, disjoint and all; ordinals count from 0."""
+    """Members are in order, disjoint and all; ordinals count from 0."""
     lineage = mb.lineage
     for domain in mb.wiring.plan.domains:
         count = lineage.count[domain.id]
@@ -87,17 +87,21 @@ def _check_lineage(mb: Microbatch) -> None:
         assert len(lineage.first[domain.id]) == lineage.count[domain.parent]
         seen = [-1] * count
         for parent in range(lineage.count[domain.parent]):
-            first, end = lineage.members(domain.id, parent)
-            for entity in range(first, end):
+            members = lineage.members(domain.id, parent)
+            assert len(members) == lineage.size[domain.id][parent]
+            for ordinal, entity in enumerate(members):
                 assert seen[entity] == -1, "an Entity has one direct parent"
                 seen[entity] = parent
                 assert lineage.parent[domain.id][entity] == parent
-                assert lineage.ordinal(domain.id, entity) == entity - first
+                assert lineage.ordinal(domain.id, entity) == ordinal
         assert -1 not in seen, "an Entity without a parent"
 
 
 def _check_grains(mb: Microbatch) -> None:
     for call in mb.wiring.plan.calls:
+        for group in mb.grains.barred[call.id]:
+            for entity in mb.lineage.members(call.domain, group):
+                assert mb.grains.phase[call.id][entity] == Phase.ENDED, "a sibling is not barred"
         outcomes = [mb.items.outcome[port] for port in call.outputs]
         for entity, phase in enumerate(mb.grains.phase[call.id]):
             found = {outcome[entity] for outcome in outcomes}
@@ -116,14 +120,20 @@ def _check_joins(mb: Microbatch) -> None:
             pending = mb.pending[join.id][parent]
             results = {mb.items.outcome[port][parent] for port in join.results}
             assert len(results) == 1
+            members = mb.lineage.members(join.child, parent)
+            recount = sum(
+                mb.items.outcome[port][one] == Outcome.PENDING
+                for port in join.sources
+                for one in members
+            )
             if mb.lineage.is_open(join.child, parent):
-                assert pending == UNKNOWN
+                assert pending == (1 + recount if members else UNKNOWN)
                 assert results == {Outcome.PENDING}
                 continue
-            first, end = mb.lineage.members(join.child, parent)
-            recount = sum(
-                mb.items.outcome[port].count(Outcome.PENDING, first, end) for port in join.sources
-            )
+            if mb.lineage.has_failed(join.child, parent):
+                assert not recount, "a member of an expansion that failed is pending"
+                assert Outcome.PENDING not in results
+                continue
             assert pending == recount, f"pending is {pending}, counted {recount}"
             assert (results == {Outcome.PENDING}) == (recount > 0), "fires with the last member"
 

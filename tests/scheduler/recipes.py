@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -149,7 +150,7 @@ class _Builder:
         batch, replicas, budget = 1 + step.c % 4, 1 + step.c // 4 % 2, 1 + step.c // 8 % 3
         rowwise = bool(step.c // 24 % 2)
         used = stage(
-            _any_stage,
+            _any_generator if rowwise and step.c % 2 else _any_stage,
             batch_size=batch,
             replicas=replicas,
             retry_budget=budget,
@@ -271,6 +272,18 @@ class _Builder:
         read = self._stage(step, 1)(page)
         self._add(F.filter(read, mask), one.depth + 1)
 
+    def in_chunks(self, step: Step) -> None:
+        """What is expanded comes in chunks: of one output, or of two aligned ones."""
+        one = self._pick(step.a, [one for one in self.known if one.depth < DEEPEST])
+        if one is None:
+            return
+        step = replace(step, c=step.c // 2 % 24 * 2 + 25 if step.c % 4 != 3 else 25)
+        self.stages.pop(1 + step.b % 2, None)
+        made = self._stage(step, 1 + step.b % 2)(*self._use(one))
+        made = made if step.b % 2 else (made,)
+        for port in F.expand_aligned(*made, domain=self._name()):
+            self._add(port, one.depth + 1)
+
     # -- the end ------------------------------------------------------------------------------
 
     def outputs(self, ends: tuple[int, ...]) -> tuple[Any, ...]:
@@ -293,6 +306,10 @@ def _policy(pick: int) -> dict[str, Any]:
 
 def _any_stage(*rows: object) -> object:
     raise AssertionError(f"stages are only simulated, {rows}")
+
+
+def _any_generator(*rows: object) -> Iterator[object]:
+    yield _any_stage(*rows)
 
 
 _KEEP = {"on_failure": "keep"}
@@ -322,6 +339,7 @@ _STEPS = (
     lambda builder, step: builder.call(step),
     _Builder.compare,
     _Builder.masked,
+    _Builder.in_chunks,
 )
 
 

@@ -53,6 +53,7 @@ from rayorch_prefect.scheduler.grains import Phase
 from tests.scheduler import invariants
 from tests.scheduler.evaluator import Behaviour, Evaluator, Path, failed_type
 from tests.scheduler.verdicts import Verdicts, check_cuts
+from tests.scheduler.virtual_chunks import VirtualChunks
 from tests.scheduler.virtual_stages import Sent, Statistics, VirtualStages
 
 MOST_EVENTS = 6000
@@ -90,6 +91,7 @@ class Simulation:
         self.statistics = self._stages.statistics
         self._store = self._stages.store
         self._broken = self._stages.broken
+        self._chunks = VirtualChunks(plan, self.expected, self._stages, self._pick)
         self._chaos = chaos
         self._breach = breach
         self._know_children = know_children
@@ -158,6 +160,9 @@ class Simulation:
         for pool in self._starting[:2]:
             yield lambda pool=pool: self._become_ready(pool)  # type: ignore[misc]
         for worker in [worker for worker, held in self._held.items() if held][:4]:
+            sent = self.sent[self._held[worker][0]]
+            if self._chunks.rows_left(sent):
+                yield lambda sent=sent: self._ship(sent)  # type: ignore[misc]
             yield lambda worker=worker: self._report(worker)  # type: ignore[misc]
         for asked in self._asked[:2]:
             yield lambda asked=asked: self._answer(*asked)  # type: ignore[misc]
@@ -171,6 +176,8 @@ class Simulation:
     def _troubles(self) -> Iterator[Callable[[], object]]:
         if self._late:
             yield self._report_late
+            if self._chunks.rows_left(self._late[0][2]):
+                yield self._ship_late
             batch, sender, _ = self._pick.choice(self._late)
             yield lambda: self._expect_nothing(DeadlinePassed(batch, sender))
         if self.statistics.losses < MOST_LOSSES and self._pick.random() < 0.1 + 0.15 * self._chaos:
@@ -282,6 +289,18 @@ class Simulation:
         for number, call, group, present in bars:
             self._check_bar(number, call, group, present)
 
+    def _ship(self, sent: Sent) -> None:
+        """Some children of a batch that still runs arrive."""
+        event = self._chunks.next(sent)
+        matters = self._grain_is_live(sent.order, event.row)
+        self.tell(event)
+        self._announced.add(sent.order.batch)
+        if matters:
+            self._chunks.arrived(sent, event)
+        else:
+            kept = [slot for slot in self._chunks.slots(event) if slot in self._store]
+            assert not kept, "children of a row that no longer matters are kept"
+
     def _is_out_of_reach(self, sent: Sent, skipped: tuple[int, ...]) -> bool:
         """Whether the batch meets the outage: only where its Grains can bear what it may cost."""
         call = sent.order.call
@@ -385,7 +404,7 @@ class Simulation:
             if run.mb.grains.phase[call.id][entity] == Phase.IN_FLIGHT:
                 group = run.mb.lineage.parent[call.domain][entity]
                 outcomes = run.mb.items.outcome[call.outputs[0]]
-                siblings = range(*run.mb.lineage.members(call.domain, group))
+                siblings = run.mb.lineage.members(call.domain, group)
                 present = {one for one in siblings if outcomes[one] == Outcome.PRESENT}
                 yield number, call.id, group, present
 
@@ -393,7 +412,7 @@ class Simulation:
         """Siblings that had committed stay; no other may, not even of the same report."""
         mb = self.scheduler.runs[number].mb
         outcomes = mb.items.outcome[self.plan.calls[call].outputs[0]]
-        for sibling in range(*mb.lineage.members(self.plan.calls[call].domain, group)):
+        for sibling in mb.lineage.members(self.plan.calls[call].domain, group):
             assert outcomes[sibling] != Outcome.PENDING, "a sibling is not barred"
             assert (outcomes[sibling] == Outcome.PRESENT) == (sibling in present)
 
@@ -405,6 +424,11 @@ class Simulation:
             BatchReported(batch, worker, self._stages.computed(sent, counts=False))
         )
         assert set(self._store) == before, "values of a late report are kept"
+
+    def _ship_late(self) -> None:
+        before = set(self._store)
+        self._expect_nothing(self._chunks.next(self._late[0][2]))
+        assert set(self._store) == before, "children that come late are kept"
 
     def _expect_nothing(self, event: Event) -> None:
         """The event comes too late: nothing may follow but the release of what it brought."""
@@ -610,6 +634,7 @@ class Simulation:
         self._verdicts.check_inputs(call, order, paths)
         check_cuts(order, paths)
         self.sent[order.batch] = Sent(order, paths)
+        self._chunks.dispatched(self.sent[order.batch])
 
     def _paths(self, order: DispatchBatch) -> Iterator[Path]:
         for number, first, end in order.ranges:
@@ -623,7 +648,7 @@ class Simulation:
         ordinals: list[int] = []
         while (above := self.plan.domains[domain].parent) is not None:
             parent = lineage.parent[domain][entity]
-            ordinals.append(entity - lineage.first[domain][parent])
+            ordinals.append(lineage.ordinal(domain, entity))
             domain, entity = above, parent
         return (number, entity, *reversed(ordinals))
 

@@ -1,4 +1,4 @@
-"""The simulation notices each defect of `defects.py` and `worker_defects.py` in a few examples."""
+"""The simulation notices each defect of the modules `*defects.py` here in a few examples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 from rayorch_prefect.program import Plan
+from tests.scheduler.chunk_defects import DEFECTS
 from tests.scheduler.recipes import Recipe, build, numbered_recipe
 from tests.scheduler.test_state_machine import simulate
-from tests.scheduler.worker_defects import DEFECTS
 
 MOST_EXAMPLES = 300
 # A defect shows as a broken assertion or a crash of the Scheduler; these would be the patch's own.

@@ -63,6 +63,8 @@ class Tally:
     recycled: int = 0
     worn: int = 0
     pauses: int = 0
+    chunks: int = 0
+    cut_short: int = 0
 
     def add(self, plan: Plan, met: Statistics) -> None:
         self.examples += 1
@@ -80,6 +82,8 @@ class Tally:
         self.recycled += met.recycled
         self.worn += met.worn
         self.pauses += met.pauses
+        self.chunks += met.chunks
+        self.cut_short += met.cut_short
 
 
 def simulate(plan: Plan, recipe: Recipe, breach: float = 0.0) -> Statistics:
@@ -133,6 +137,7 @@ def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     assert tally.deadlines > tally.row_deadlines > 0
     assert tally.recycled > tally.worn > 0
     assert tally.pauses
+    assert tally.chunks > tally.cut_short > 0
 
 
 @pytest.mark.parametrize("shard", shards(2))

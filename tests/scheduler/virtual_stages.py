@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from rayorch_prefect.model.events import DispatchBatch
 from rayorch_prefect.model.outcomes import Kind
@@ -24,10 +25,11 @@ from tests.scheduler.evaluator import Behaviour, Evaluator, Path, Value, failed_
 
 @dataclass
 class Sent:
-    """A batch at a virtual worker."""
+    """A batch at a virtual worker; `shipped`: children that were handed over, by row."""
 
     order: DispatchBatch
     paths: list[Path]
+    shipped: dict[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass
@@ -53,6 +55,8 @@ class Statistics:
     gaps: int = 0
     forgiven: int = 0
     open: int = 0
+    chunks: int = 0
+    cut_short: int = 0
 
     def eventful(self) -> bool:
         """Whether something did not go well: a loss, a retry or a typed failure."""
@@ -173,15 +177,23 @@ class VirtualStages:
         skipped: tuple[int, ...] = (),
     ) -> RowsReport:
         empty = {*failures, *skipped}
+        rest = {row: (n, 1 << 30) for row, n in sent.shipped.items()}
+        self.statistics.cut_short += any(failures[row].kind for row in failures if row in rest)
         outputs = tuple(
-            self.stored(port, is_mask, sent.paths, empty)
+            self.stored(port, is_mask, sent.paths, empty, rest)
             for port, is_mask in zip(call.outputs, call.masks, strict=True)
         )
         return RowsReport(len(sent.paths), outputs, failures, skipped)
 
     def stored(
-        self, port: int, is_mask: bool, paths: list[Path], empty: Container[int]
+        self,
+        port: int,
+        is_mask: bool,
+        paths: list[Path],
+        empty: Container[int],
+        parts: Mapping[int, tuple[int, int]] = MappingProxyType({}),
     ) -> OutputReport:
+        """The values of rows; of those in `parts` only the elements first..end-1."""
         first = self._next_slot
         depth = self._expected.list_depth(port)
         shapes: list[Shape] = []
@@ -193,6 +205,8 @@ class VirtualStages:
                     self._put(None, mask)
                 continue
             value = self._expected.made(port, path)
+            if row in parts:
+                value = ("L", value[1][slice(*parts[row])])
             shapes.append(_shape(value, depth))
             for leaf in _leaves(value, depth):
                 self._put(leaf, mask)

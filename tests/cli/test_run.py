@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -116,31 +115,33 @@ def test_a_failed_run_has_status_1_and_says_what_to_do(
 
     running = started(bucket, api)
     out, errors = running.communicate(timeout=200)
-    tolerated = started(bucket, api, "--failure-policy", "1")
-    tolerated.communicate(timeout=200)
 
     assert running.returncode == 1, errors
     last = out.splitlines()[-1]
     assert last.startswith("GroupFailure: 2 sources: 1 published, 1 failed")
     assert last.endswith("--retry-failed.")
     assert "Spoilt" in out
-    assert tolerated.returncode == 0
 
 
 def test_what_ends_a_run_early_is_one_line(
     bucket: Bucket, ray_cluster: str, s3_server: S3Server, prefect_server: PrefectServer
 ) -> None:
     api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
-    empty = started(bucket, api)
-    _, of_empty = empty.communicate(timeout=200)
+    nothing = f"s3://{bucket.name}/nothing/"
     bucket.put_sources(a={"n": 1})
-    unknown = started(bucket, api, "--only", "a.json")
-    _, of_unknown = unknown.communicate(timeout=200)
-    lost = started(bucket, {**api, "RAY_ADDRESS": "127.0.0.1:1"})
-    out, _ = lost.communicate(timeout=200)
 
-    with s3_server.refusing("PUT", f"/{bucket.name}/out/_rayorch/joined/manifests/"):
-        unwritten = started(bucket, api)
+    def to(place: str) -> list[str]:
+        return ["--destination", f"s3://{bucket.name}/{place}/"]
+
+    # All at once, each with a place of its own: most of their time is Python's start.
+    with s3_server.refusing("PUT", f"/{bucket.name}/unwritten/_rayorch/joined/manifests/"):
+        empty = started(bucket, api, *to("empty"), "--source", nothing)
+        unknown = started(bucket, api, *to("unknown"), "--only", "a.json")
+        lost = started(bucket, {**api, "RAY_ADDRESS": "127.0.0.1:1"}, *to("lost"))
+        unwritten = started(bucket, api, *to("unwritten"))
+        _, of_empty = empty.communicate(timeout=200)
+        _, of_unknown = unknown.communicate(timeout=200)
+        out, _ = lost.communicate(timeout=200)
         counted, of_unwritten = unwritten.communicate(timeout=200)
 
     assert unwritten.returncode == 1
@@ -149,7 +150,7 @@ def test_what_ends_a_run_early_is_one_line(
     assert "Traceback" not in of_unwritten
     assert re.search(r"^published +1$", counted, re.MULTILINE)
     assert (empty.returncode, unknown.returncode, lost.returncode) == (2, 2, 1)
-    assert of_empty.startswith(f"rayorch-prefect run: no object under {bucket.source}")
+    assert of_empty.startswith(f"rayorch-prefect run: no object under {nothing}")
     assert of_unknown.startswith("rayorch-prefect run: only: no source 'a.json'")
     assert (of_empty.count("\n"), of_unknown.count("\n")) == (1, 1)
     assert "ClusterError: no Ray cluster answers at 127.0.0.1:1" in out.splitlines()[-1]
@@ -241,37 +242,6 @@ def test_sigterm_at_the_moment_that_ray_takes_it(
     assert "sent" in errors
     assert running.returncode == 143, out + errors
     assert out.splitlines()[-1].startswith("Cancelled: cancelled: by SIGTERM. 4 sources: "), out
-
-
-def test_a_killed_run_started_again_computes_only_what_is_not_published(
-    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer, tmp_path: Path
-) -> None:
-    names = [f"s{index}" for index in range(6)]
-    calls = tmp_path / "calls"
-    bucket.put_sources(**{name: {"n": 4, "sleep": 0.3, "log": str(calls)} for name in names})
-    api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
-    ledger = "out/_rayorch/joined/ledger/"
-    first = started(bucket, api, "--microbatch-size", "3")
-    while len(bucket.keys(ledger)) < 2:
-        assert first.poll() is None, first.communicate()
-        time.sleep(0.05)
-
-    first.kill()
-    first.communicate()
-    time.sleep(5)  # its actors end with it
-    done = {
-        json.loads(bucket.get(key))["uri"][-len("s0.json") :][:2] for key in bucket.keys(ledger)
-    }
-    before = len(calls.read_text().splitlines())
-    second = started(bucket, api)
-    out, errors = second.communicate(timeout=200)
-
-    assert second.returncode == 0, out + errors
-    again = {line.split("/")[0] for line in calls.read_text().splitlines()[before:]}
-    assert len(done) >= 2
-    assert again == set(names) - done
-    assert f"{len(done)} skipped" in out.splitlines()[-1]
-    assert all(bucket.get(f"out/in/{name}.json.txt") == b"0,1,2,3" for name in names)
 
 
 def _listens(address: str) -> bool:

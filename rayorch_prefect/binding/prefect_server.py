@@ -26,6 +26,7 @@ from prefect.settings import (
 
 from rayorch_prefect.binding import server_child
 from rayorch_prefect.errors import RayorchError
+from rayorch_prefect.execution import full_disk
 from rayorch_prefect.storage.redaction import without_secrets
 
 START_SECONDS = 120.0
@@ -96,8 +97,22 @@ class PrefectServer:
 
     def start(self, port: int = 0) -> None:
         """Start and wait until it answers, by default on a free port. Raises ServerNotStarted."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         self.port = port or free_port()
+        try:
+            self._launch()
+        except OSError as error:
+            raise ServerNotStarted(
+                f"the local Prefect server could not be started in {self._folder}: "
+                f"{full_disk.explained(error)}"
+            ) from error
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _launch(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command(),
@@ -109,11 +124,6 @@ class PrefectServer:
                 # Ctrl-C is for the flow: the server must live to record how the run ended.
                 start_new_session=True,
             )
-        try:
-            self._wait_until_it_answers()
-        except BaseException:
-            self.stop()
-            raise
 
     def stop(self) -> None:
         """End the server; a second call does nothing."""
@@ -157,6 +167,7 @@ class PrefectServer:
                 raise ServerNotStarted(
                     f"the local Prefect server {said}; its log {self.log} ends with: "
                     f"{_last_words(self.log)}; set PREFECT_API_URL to use a running server"
+                    f"{full_disk.among(self._folder)}"
                 )
             time.sleep(0.2)
 

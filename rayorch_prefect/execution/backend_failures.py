@@ -1,12 +1,14 @@
-"""Which exceptions of a stage say that a service behind it is down."""
+"""Which exceptions of a stage say that a service or a disk behind it is at fault, not the row."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from rayorch_prefect.errors import StoreUnavailable
+from rayorch_prefect.execution.full_disk import is_full_disk
 from rayorch_prefect.model.failures import BackendFailure
 
-_OWN = (BackendFailure, ConnectionError, TimeoutError)
+_OWN = (BackendFailure, StoreUnavailable, ConnectionError, TimeoutError)
 # (package, class) of exceptions, by name as the packages need not be installed.
 _OF_CLIENTS = {
     ("aiohttp", "ClientConnectionError"),
@@ -23,7 +25,8 @@ _TOO_MANY_REQUESTS = 429
 
 
 def is_backend_failure(error: BaseException) -> bool:
-    """Whether no other row would have fared better: no connection, a time-out, 429 or 5xx.
+    """Whether no other row would have fared better: no connection, a time-out, 429 or 5xx, a store
+    whose credentials have expired, a full disk.
 
     What an error was raised from counts too.
     """
@@ -36,6 +39,8 @@ def is_backend_failure(error: BaseException) -> bool:
 
 def _says_so(error: BaseException) -> bool:
     if isinstance(error, _OWN) or isinstance(getattr(error, "reason", None), _OWN):
+        return True
+    if is_full_disk(error):
         return True
     bases = type(error).__mro__
     if any((base.__module__.partition(".")[0], base.__name__) in _OF_CLIENTS for base in bases):

@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import RuntimeEnvSetupError
 
 from rayorch_prefect.errors import ClusterError, DoesNotFit, UsageError
+from rayorch_prefect.execution import full_disk
 from rayorch_prefect.program.plan import Plan, Pool
 
 CLIENT_SCHEME = "ray://"
@@ -37,9 +38,12 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None = None) -
     with own_sigterm():
         try:
             ray.init(address=target, runtime_env=runtime_env or None, **_local_options(target))
-        except (ConnectionError, ValueError, RuntimeError, RuntimeEnvSetupError) as error:
+        except (OSError, ValueError, RuntimeError, RuntimeEnvSetupError) as error:
             ray.shutdown()  # it may have connected before it failed
-            raise ClusterError(f"no Ray cluster at {target or 'this machine'}: {error}") from error
+            full = full_disk.among(*full_disk.temporary_folders())
+            raise ClusterError(
+                f"no Ray cluster at {target or 'this machine'}: {error}{full}"
+            ) from error
     return True
 
 

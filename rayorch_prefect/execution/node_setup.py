@@ -15,6 +15,7 @@ import cloudpickle
 import ray
 
 from rayorch_prefect.errors import StageError
+from rayorch_prefect.execution.in_use import hold, sweep
 from rayorch_prefect.program.targets import StageTarget
 
 
@@ -46,14 +47,18 @@ class NodeSetup:
 
 
 def _folder() -> Path:
-    """Of this session, job and node, which several nodes of a test share a machine for."""
+    """Of this session, job and node, which several nodes of a test share a machine for.
+
+    This process keeps it from now on; those that nobody keeps are swept.
+    """
     here = ray.get_runtime_context()
     root = Path(tempfile.gettempdir()) / f"rayorch-prefect-{os.getuid()}"
-    parts = here.get_session_name(), here.get_job_id(), here.get_node_id()
-    folder = root.joinpath(*parts)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if root.stat().st_uid != os.getuid():
         raise StageError(f"{root} belongs to another user; remove it, or set TMPDIR for Ray")
+    parts = here.get_session_name(), here.get_job_id(), here.get_node_id()
+    folder = hold(root.joinpath(*parts))
+    sweep(root)
     return folder
 
 

@@ -37,8 +37,8 @@ class Pauses:
         ends = self._since.setdefault(pause.call, now) + patience
         self._due[pause.call] = min(now + gap, max(ends, now))
         logger.warning(
-            "stage %s is paused, the service behind it is down: %s; probing again in %.0f s, "
-            "giving up in %.0f s",
+            "stage %s is paused, the service or disk behind it is down: %s; probing again in "
+            "%.0f s, giving up in %.0f s",
             call.stage,
             pause.message,
             self._due[pause.call] - now,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import ray
 
 from rayorch_prefect.errors import ClusterError
+from rayorch_prefect.execution import full_disk
 from rayorch_prefect.execution.cluster import own_sigterm
 
 
@@ -29,8 +30,9 @@ def private_ray(num_cpus: int, object_store_bytes: int) -> Iterator[str]:
                 log_to_driver=False,
                 logging_level=logging.WARNING,
             )
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-            raise ClusterError(f"no local Ray could be started: {error}") from error
+        except (OSError, RuntimeError, ValueError) as error:
+            full = full_disk.among(*full_disk.temporary_folders())
+            raise ClusterError(f"no local Ray could be started: {error}{full}") from error
     try:
         yield str(ray.get_runtime_context().gcs_address)
     finally:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rayorch_prefect.execution import full_disk
 from rayorch_prefect.execution.backend_failures import is_backend_failure
 from rayorch_prefect.execution.bars import Gate
 from rayorch_prefect.execution.memory import MemoryLimit
@@ -300,8 +301,8 @@ def typed(failure: TypedFailure) -> RowFailure:
 
 
 def short(error: BaseException) -> str:
-    """An error's message, bounded."""
-    return str(error)[:LONGEST_MESSAGE]
+    """An error's message, bounded; of a full disk also where it is and what to do."""
+    return full_disk.explained(error)[:LONGEST_MESSAGE]
 
 
 def describe(value: Any) -> str:

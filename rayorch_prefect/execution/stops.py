@@ -10,8 +10,8 @@ def error_of(stop: StopRun) -> RayorchError:
     """The error that a stop ends all open runs with."""
     if stop.backend:
         return BackendDown(
-            f"stage {stop.stage}: the service behind it stays down; the last failure was "
-            f"{stop.message}. See to it and run again, or give the stage another "
+            f"stage {stop.stage}: the service or disk behind it stays down; the last failure "
+            f"was {stop.message}. See to it and run again, or give the stage another "
             "backend_patience_s"
         )
     return StageStartError(

@@ -24,8 +24,13 @@ _MAY_NOT = (
 _REGION = "the bucket is in another region: set AWS_REGION to the bucket's"
 _SCHEME = "does AWS_ENDPOINT_URL begin with the right one of http:// and https://?"
 _FAILED = (
-    "the store failed on its side: look into its log and run again; a store that keeps objects "
-    "as files takes no key below the key of another object"
+    "the store failed on its side: look into its log (is its disk full?) and run again; a store "
+    "that keeps objects as files takes no key below the key of another object"
+)
+
+_NO_SPACE = (
+    "the store has no space left, or the bucket's quota is used up: free space there or have the "
+    "quota raised, and run again; what is published stays"
 )
 
 _EXPIRED = "the session token has expired: renew the AWS credentials"
@@ -71,6 +76,11 @@ _HINTS = {
     "BadDigest": "the bytes were changed on their way: run again",
     "SlowDown": "the store asks for fewer requests: run fewer microbatches at a time",
     "InternalError": _FAILED,
+    "InsufficientStorage": _NO_SPACE,
+    "XMinioStorageFull": _NO_SPACE,
+    "XMinioAdminBucketQuotaExceeded": _NO_SPACE,
+    "QuotaExceeded": _NO_SPACE,
+    "507": _NO_SPACE,
     # S3 servers name their errors: a bare status may come from something else.
     "500": f"{_FAILED}; {_NO_S3}",
     "502": f"{_FAILED}; {_NO_S3}",
@@ -137,7 +147,7 @@ def explained(action: str, uri: str) -> Iterator[None]:
     except ClientError as error:
         code = error_code(error)
         said = error.response.get("Error", {}).get("Message", "")
-        told = _sentence(action, uri, f"{code} {said}", _HINTS.get(code))
+        told = _sentence(action, uri, f"{code} {said}", _HINTS.get(code) or _by_status(error))
         if code in _EXPIRED_WORDS:
             forget_credentials()
         raise _class_of(error, code)(told) from shown_cause(error)
@@ -155,8 +165,16 @@ def explained(action: str, uri: str) -> Iterator[None]:
 def _class_of(error: ClientError, code: str) -> type[RayorchError]:
     if code == "InvalidBucketName":
         return BadBucketName
-    status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
-    return StoreUnavailable if code in _FOR_NOW or status in _FOR_NOW else StoreError
+    return StoreUnavailable if code in _FOR_NOW or _status(error) in _FOR_NOW else StoreError
+
+
+def _status(error: ClientError) -> str:
+    return str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+
+
+def _by_status(error: ClientError) -> str | None:
+    """For a word that is not known here, where the status alone says what to do."""
+    return _NO_SPACE if _status(error) == "507" else None
 
 
 def expected(answer: Mapping[str, object], name: str, action: str, uri: str) -> object:

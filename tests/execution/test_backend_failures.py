@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import urllib.error
 from email.message import Message
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from rayorch_prefect import BackendFailure, Engine, F, Program, program, run_local, stage
-from rayorch_prefect.errors import BackendDown
+from rayorch_prefect.errors import BackendDown, SourceMissing, StoreError, StoreUnavailable
 from rayorch_prefect.execution import pauses
 from rayorch_prefect.execution.backend_failures import is_backend_failure
 
@@ -54,6 +55,9 @@ def over_http(status: int) -> Exception:
         of_s3(503),
         EndpointConnectionError(endpoint_url="http://127.0.0.1"),
         caused(ConnectionRefusedError()),
+        StoreUnavailable("the session token has expired"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        caused(OSError(errno.EDQUOT, "Disk quota exceeded", "/data/x")),
     ],
 )
 def test_a_failure_of_the_backend(error: Exception) -> None:
@@ -70,6 +74,8 @@ def test_a_failure_of_the_backend(error: Exception) -> None:
         over_http(404),
         answered(400),
         of_s3(403),
+        StoreError("AccessDenied"),
+        SourceMissing("was listed and is gone"),
         KeyError("status"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import ray
 from rayorch_prefect import Engine, Program, program, run_local, stage
 from rayorch_prefect.errors import DoesNotFit, StageStartError, UsageError
 from rayorch_prefect.execution.environments import environment
+from rayorch_prefect.execution.in_use import LOCK
 from rayorch_prefect.program import StageOptions
 from tests.execution.conftest import Notes
 
@@ -143,6 +145,20 @@ def test_a_node_is_set_up_once_before_any_worker_of_the_stage(cluster: str, note
     lines = notes.lines()
     assert lines[0] == "set up"
     assert len(lines) == len(set(lines)) == 3
+
+
+def test_marks_of_dead_runs_are_swept_where_a_node_is_set_up(cluster: str, notes: Notes) -> None:
+    root = Path(tempfile.gettempdir()) / f"rayorch-prefect-{os.getuid()}"
+    dead = root / "session_dead" / "01000000" / "node"
+    dead.mkdir(parents=True)
+    for name in ("x.done", "x.lock", LOCK):
+        (dead / name).touch()
+    os.utime(dead / LOCK, (0, 0))
+    with Engine(prepared(notes)) as engine:
+        assert values(engine, 1) == [1]
+        assert not (root / "session_dead").exists()
+        own = root / ray.get_runtime_context().get_session_name()
+        assert list(own.rglob("*.done"))
 
 
 def test_a_set_up_in_this_process_is_done_once(notes: Notes) -> None:

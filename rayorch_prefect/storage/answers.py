@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
 
 from rayorch_prefect.errors import BadBucketName, RayorchError, StoreError, StoreUnavailable
 from rayorch_prefect.storage.client import endpoint, forget_credentials
@@ -100,6 +101,7 @@ _CUT_OFF = (
     boto.ReadTimeoutError,
     boto.IncompleteReadError,
     boto.ResponseStreamingError,
+    HTTPError,
     boto.CredentialRetrievalError,
     boto.TokenRetrievalError,
 )
@@ -123,6 +125,7 @@ _HINTS_BY_TYPE: tuple[tuple[type[Exception], str], ...] = (
     ),
     (boto.ConnectionClosedError, f"the connection was closed without an answer; {_NO_S3}"),
     (boto.ConnectionError, _NETWORK),
+    (HTTPError, _NETWORK),
     (boto.HTTPClientError, f"{_NETWORK}, and the AWS credentials for line breaks"),
     (ResponseParserError, _NO_S3),
 )
@@ -151,7 +154,7 @@ def explained(action: str, uri: str) -> Iterator[None]:
         if code in _EXPIRED_WORDS:
             forget_credentials()
         raise _class_of(error, code)(told) from shown_cause(error)
-    except (BotoCoreError, ResponseParserError) as error:
+    except (BotoCoreError, ResponseParserError, HTTPError) as error:
         told = _sentence(action, uri, str(error), _hint_by_type(error))
         for_now = isinstance(error, _CUT_OFF) and not isinstance(error, boto.SSLError)
         kind = StoreUnavailable if for_now else StoreError

@@ -16,6 +16,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
     ResponseStreamingError,
 )
+from urllib3.exceptions import HTTPError
 
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.storage.redaction import shown_cause, without_secrets
@@ -40,7 +41,8 @@ _DEFAULTS = {
 _OURS = (READ_TIMEOUT_SETTING,)
 _SLOW_DOWN_STATUS = 503
 _BODY_ATTEMPTS = 3
-_BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
+# HTTPError: boto3 lets it through where the body that says why a download is refused breaks off.
+_BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError, HTTPError)
 
 T = TypeVar("T")
 

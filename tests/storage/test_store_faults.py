@@ -79,6 +79,19 @@ def test_one_that_stays_is_an_unavailable_store_after_bounded_tries(
 
 
 @on_moto
+def test_half_a_refusal_is_no_more_than_a_broken_connection(
+    outgoing: S3Location, proxy: FaultProxy
+) -> None:
+    """boto3 reads the body of a refused download outside of its own tries."""
+    half = proxy.on("GET", "/out/none", times=2, cut="download", cut_at=20)
+    assert get_object(outgoing, "out/none") is None
+    assert half.hits == 2
+    proxy.on("GET", "/out/none", cut="download", cut_at=20)
+    with pytest.raises(StoreUnavailable, match=r"could not read s3://.*/out/none: .*check"):
+        get_object(outgoing, "out/none")
+
+
+@on_moto
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_when_the_store_asks_one_request_to_slow_down_all_do(
     outgoing: S3Location, proxy: FaultProxy, method: str

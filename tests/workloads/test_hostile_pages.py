@@ -27,6 +27,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PAGES = 6
 HOSTILE = 2
 MIB = 1024 * 1024
+SHARED = {
+    "hostile/page3_of_6_slow.pdf": "DeadlineExceeded",
+    "hostile/page3_of_6_oom.pdf": "WorkerDied",
+}
 LINES = [f"Invoice {n} of the year {1990 + n}" for n in range(30)]
 
 
@@ -180,17 +184,11 @@ def test_scans_are_read_within_the_limits(ray_cluster: str) -> None:
 
 
 @pytest.mark.skipif(not CASES.exists(), reason="the shared cases are not at hand")
-@pytest.mark.parametrize(
-    ("name", "type"),
-    [
-        ("hostile/page3_of_6_slow.pdf", "DeadlineExceeded"),
-        ("hostile/page3_of_6_oom.pdf", "WorkerDied"),
-    ],
-)
-def test_the_shared_pages_cost_one_page_each(ray_cluster: str, name: str, type: str) -> None:
+def test_the_shared_pages_cost_one_page_each(ray_cluster: str) -> None:
     with peak_of_children() as peak:
-        ended = run(workload.documents, [*neighbours(), case(name)])
-    assert_one_page_is_missing(ended[name], type)
+        ended = run(workload.documents, [*map(case, SHARED), *neighbours()])
+    for name, type in SHARED.items():
+        assert_one_page_is_missing(ended[name], type)
     for pages in (1, 7, 12):
         assert_nothing_is_missing(ended[f"good{pages}.pdf"], pages)
     assert peak[0] < workload.MEMORY_LIMIT_MB + 1024

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.marker import Place
 from rayorch_prefect.execution.messages import BatchMessage, Reply
-from rayorch_prefect.model.events import Bar
+from rayorch_prefect.model.events import Bar, WorkerLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,15 @@ class WorkerIsLost:
     type: str
     message: str
     charge: bool = True
+    node: str = ""
+    """The node that it died with; "" if it died alone."""
     idle: bool = False
     """Seen by the watch and not by a batch: of no weight while a batch is still to answer."""
+
+    def event(self) -> WorkerLost:
+        """What the scheduler is told of it."""
+        fate = (self.type, self.message, self.charge, self.node)
+        return WorkerLost(self.worker, self.pool, *fate)
 
 
 @dataclass(frozen=True, slots=True)

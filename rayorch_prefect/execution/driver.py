@@ -275,7 +275,7 @@ class Driver:
         held = self.scheduler.workers.held.get(lost.worker, ())
         if lost.idle and not self._parked.issuperset(held):
             return
-        self._apply(WorkerLost(lost.worker, lost.pool, lost.type, lost.message, lost.charge))
+        self._apply(lost.event())
         self._discard(lost.worker)
 
     def _discard(self, worker: int) -> None:

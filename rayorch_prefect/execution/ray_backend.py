@@ -7,6 +7,7 @@ computed. Ray restarts and retries nothing: all replacement and repetition is th
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 WORKER_DIED = "WorkerDied"
 RETIRING_S = 30.0
+# Ray tells the death of a node in words only.
+NODE_OF_DEATH = re.compile(r"its node has died\. Node Id: ([0-9a-f]+)")
 
 
 class RayBackend:
@@ -281,7 +284,9 @@ def _lost(
 ) -> WorkerIsLost:
     """A worker that Ray says is gone; one whose node was preempted or drained charges nobody."""
     charge = not getattr(error, "preempted", False)
-    return WorkerIsLost(worker, pool, WORKER_DIED, death(error) + hint, charge, idle)
+    node = NODE_OF_DEATH.search(str(error))
+    with_node = node[1] if node else ""
+    return WorkerIsLost(worker, pool, WORKER_DIED, death(error) + hint, charge, with_node, idle)
 
 
 def death(error: BaseException) -> str:

@@ -37,13 +37,15 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker is gone, before it was ready or after. `charge=False`: it was preempted."""
+    """A worker is gone, before it was ready or after. `charge=False`: it was preempted. `node` is
+    the one that it died with, "" if it died alone."""
 
     worker: int
     pool: int
     type: str
     message: str
     charge: bool = True
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,8 @@ class Scheduler:
         worn = event.worker in self.workers.worn
         failed = AttemptFailed(event.type, event.message)
         # The oldest last, so that it stands at the head of the queue.
-        for flight, begun in reversed(self.workers.lose(event.worker, event.pool)):
+        lost = self.workers.lose(event.worker, event.pool, event.node)
+        for flight, begun in reversed(lost):
             self._story.ended(flight.batch, f"worker lost ({event.type})")
             self._came_to_nothing(flight)
             self._committer.attempt(flight, failed, charge=event.charge and begun)

@@ -44,6 +44,7 @@ class Workers:
         self.asked_back: set[int] = set()
         self.started: set[int] = set()
         self.failed_starts = [0] * pools
+        self._failed_with: list[set[str]] = [set() for _ in range(pools)]
         self.gone: set[int] = set()
         self.worn: set[int] = set()
         self.newly_worn: list[int] = []
@@ -71,6 +72,7 @@ class Workers:
         if worker not in self.started:
             self.started.add(worker)
             self.failed_starts[pool] = 0
+            self._failed_with[pool].clear()
         self._served[worker] += 1
         if self._served[worker] == self._lives[pool]:
             self.wear(worker)
@@ -118,23 +120,29 @@ class Workers:
         self.asked_back.discard(batch)
         return self.flights.pop(batch)
 
-    def lose(self, worker: int, pool: int) -> list[tuple[Flight, bool]]:
+    def lose(self, worker: int, pool: int, node: str = "") -> list[tuple[Flight, bool]]:
         """A worker is gone; the batches it held, oldest first, and whether each had started.
 
         The oldest counts as started, later ones only if announced. A worker that never had a
-        batch counts as a failed start.
+        batch counts as a failed start; all that died with one `node` count as one.
         """
         if worker not in self.pool_of:
             self.gone.add(worker)
             self.starting[pool] -= 1
-            self.failed_starts[pool] += 1
+            self._start_failed(pool, node)
             return []
         if worker not in self.started:
-            self.failed_starts[pool] += 1
+            self._start_failed(pool, node)
         self._leave_slots(worker)
         held = self._forget_worker(worker)
         begun = [place == 0 or batch in self.announced for place, batch in enumerate(held)]
         return list(zip(map(self._forget_flight, held), begun, strict=True))
+
+    def _start_failed(self, pool: int, node: str) -> None:
+        if node not in self._failed_with[pool]:
+            self.failed_starts[pool] += 1
+        if node:
+            self._failed_with[pool].add(node)
 
     def waiting(self, pool: int) -> list[Flight]:
         """Batches that wait at a worker of the pool and were not asked back, latest last."""

@@ -1,7 +1,7 @@
 """Drivers on a cluster that RAY_ADDRESS names; each is a process of its own.
 
 `python -m tests.cluster.drivers spread NOTES`, `... hold`, `... wait`,
-`... lose` `... lose_outputs` or `... limit`.
+`... lose` `... lose_outputs`, `... lose_idle` or `... limit`.
 """
 
 from __future__ import annotations
@@ -203,6 +203,23 @@ def lose_outputs() -> None:
         show(read=read, lost=engine.metrics.lost_blocks)
 
 
+def lose_idle() -> None:
+    """Waits for a line with four workers that have had nothing to do; then has four rows run."""
+
+    @program
+    def outputs(row: Any) -> Any:
+        return stage(large, num_cpus=0, resources={"second": 0.2}, replicas=4)(row)
+
+    with Engine(outputs) as engine:
+        show(ready=True)
+        sys.stdin.readline()
+        end = time.monotonic() + 60
+        while engine.metrics.workers_lost < 4 and time.monotonic() < end:
+            time.sleep(0.1)
+        read = [total(value) for value in values(engine, 4)]
+        show(read=read, workers=engine.metrics.workers_lost)
+
+
 def show(**found: Any) -> None:
     print(json.dumps(found), flush=True)
 
@@ -215,5 +232,6 @@ if __name__ == "__main__":
         "limit": limit,
         "lose": lose,
         "lose_outputs": lose_outputs,
+        "lose_idle": lose_idle,
     }
     commands[sys.argv[1]](*sys.argv[2:])

@@ -186,6 +186,22 @@ def test_outputs_that_died_before_they_were_uploaded_are_made_again(
     assert found["lost"] > 0
 
 
+def test_workers_that_die_with_their_node_before_their_first_start_end_no_run(
+    start: Start, nodes: tuple[subprocess.Popen[str], str]
+) -> None:
+    cluster, address = nodes
+    driver = start("drivers", "lose_idle", address=address, quiet=True)
+    assert said(driver) == {"ready": True}
+    asked(cluster, "kill")
+    asked(cluster, "add")
+    assert driver.stdin is not None
+    driver.stdin.write("read\n")
+    driver.stdin.flush()
+    found = said(driver)
+    ended(driver)
+    assert found == {"read": [LARGE * row for row in range(4)], "workers": 4}
+
+
 def of_a_run_whose_second_node(
     goes: str, start: Start, nodes: tuple[subprocess.Popen[str], str]
 ) -> dict[str, Any]:

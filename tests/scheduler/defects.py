@@ -443,8 +443,8 @@ def a_skipped_row_is_charged(patch: pytest.MonkeyPatch) -> None:
 def what_waits_at_a_dead_worker_counts_as_started(patch: pytest.MonkeyPatch) -> None:
     lose = Workers.lose
 
-    def all_started(self: Workers, worker: int, pool: int) -> list[tuple[Flight, bool]]:
-        return [(flight, True) for flight, _ in lose(self, worker, pool)]
+    def all_started(self: Workers, *lost: Any) -> list[tuple[Flight, bool]]:
+        return [(flight, True) for flight, _ in lose(self, *lost)]
 
     patch.setattr(Workers, "lose", all_started)
 
@@ -453,8 +453,8 @@ def what_waits_at_a_dead_worker_counts_as_started(patch: pytest.MonkeyPatch) -> 
 def what_waits_at_a_dead_worker_is_lost(patch: pytest.MonkeyPatch) -> None:
     lose = Workers.lose
 
-    def oldest(self: Workers, worker: int, pool: int) -> list[tuple[Flight, bool]]:
-        return lose(self, worker, pool)[:1]
+    def oldest(self: Workers, *lost: Any) -> list[tuple[Flight, bool]]:
+        return lose(self, *lost)[:1]
 
     patch.setattr(Workers, "lose", oldest)
 

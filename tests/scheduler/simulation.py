@@ -112,6 +112,7 @@ class Simulation:
         self._late_in_all = 0
         self._started: set[int] = set()
         self._failed_starts = [0] * len(plan.pools)
+        self._failed_with: list[set[str]] = [set() for _ in plan.pools]
         self._tried: dict[tuple[int, Path], int] = {}
         self._too_slow: set[tuple[int, Path]] = set()
         self._verdicts = Verdicts(plan, self.expected, self._stages, self._too_slow)
@@ -468,13 +469,16 @@ class Simulation:
         pool = self._starting.pop(0)
         worker = self._next_worker
         self._next_worker += 1
-        self._lost(worker, pool, started=False)
-        self.tell(WorkerLost(worker, pool, "WorkerDied", "before it was ready"))
+        node = node_of_death(worker)
+        self._lost(worker, pool, started=False, node=node)
+        self.tell(WorkerLost(worker, pool, "WorkerDied", "before it was ready", node=node))
 
     def _lose_idle(self, worker: int) -> None:
         pool = self._forget_worker(worker)
-        self._lost(worker, pool, started=worker in self._started)
-        self.tell(WorkerLost(worker, pool, "WorkerDied", "idle", charge=self._pick.random() < 0.5))
+        node = node_of_death(worker)
+        self._lost(worker, pool, started=worker in self._started, node=node)
+        charge = self._pick.random() < 0.5
+        self.tell(WorkerLost(worker, pool, "WorkerDied", "idle", charge=charge, node=node))
 
     def _forget_worker(self, worker: int) -> int:
         del self._held[worker], self._bars_at[worker]
@@ -558,11 +562,12 @@ class Simulation:
         self.statistics.recycled += 1
         self._gone.append((worker, self._forget_worker(worker)))
 
-    def _lost(self, worker: int, pool: int, *, started: bool) -> None:
+    def _lost(self, worker: int, pool: int, *, started: bool, node: str = "") -> None:
         self.statistics.losses += 1
         self._gone.append((worker, pool))
         if not started:
-            self._failed_starts[pool] += 1
+            self._failed_starts[pool] += node not in self._failed_with[pool]
+            self._failed_with[pool] |= {node} - {""}
 
     # -- instructions -------------------------------------------------------------------------
 
@@ -620,6 +625,7 @@ class Simulation:
         if order.worker not in self._started:
             self._started.add(order.worker)
             self._failed_starts[pool] = 0
+            self._failed_with[pool].clear()
         paths = list(self._paths(order))
         assert order.batch not in self.sent
         assert len(paths) == order.rows
@@ -677,3 +683,8 @@ def _answers(sent: Sent, report: Report) -> bool:
         return isinstance(report, ContractBreach)
     untyped = sum(failure.kind is None for failure in report.failures.values())
     return sent.order.rows - untyped - len(report.skipped) > 0
+
+
+def node_of_death(worker: int) -> str:
+    """The node that a worker dies with, if it dies before its first start; "" alone."""
+    return ("", "n1", "", "n2")[worker % 4]

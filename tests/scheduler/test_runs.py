@@ -69,6 +69,28 @@ def test_f3_a_start_ends_the_row_of_failed_starts() -> None:
     assert scene.scheduler.stopped is None
 
 
+def test_f3_workers_that_die_with_one_node_before_their_first_start_count_once() -> None:
+    scene = Scene(pages_read(replicas=4), workers=False)
+    for worker in range(1, 5):
+        scene.tell(WorkerLost(worker, 0, "WorkerDied", "", node="n1"))
+    scene.tell(WorkerLost(5, 0, "WorkerDied", "", node="n2"))
+    assert scene.scheduler.stopped is None
+    scene.tell(WorkerLost(6, 0, "WorkerDied", "gone", node="n3"))
+    assert scene.scheduler.stopped == StopRun(0, "Read", "gone")
+
+
+def test_f3_a_start_forgets_the_nodes_of_failed_starts() -> None:
+    scene = Scene(pages_read(replicas=2), workers=False)
+    scene.admit(1, [1])
+    scene.tell(WorkerLost(1, 0, "WorkerDied", "", node="n1"))
+    scene.tell(WorkerReady(2, 0))
+    assert scene.ranges() == [((0, 1),)]
+    for worker, node in ((3, "n1"), (4, "n2"), (5, "n3")):
+        assert scene.scheduler.stopped is None
+        scene.tell(WorkerLost(worker, 0, "WorkerDied", "", node=node))
+    assert scene.scheduler.stopped is not None
+
+
 # -- several microbatches ------------------------------------------------------------------------
 
 

@@ -243,3 +243,9 @@ def a_lost_probe_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 @defect
 def a_call_stays_paused_when_its_backend_answers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Breakers, "_close", lambda self, breaker: Verdict())
+
+
+@defect
+def each_worker_of_a_dead_node_is_a_failed_start(patch: pytest.MonkeyPatch) -> None:
+    failed = Workers._start_failed
+    patch.setattr(Workers, "_start_failed", lambda self, pool, node: failed(self, pool, ""))

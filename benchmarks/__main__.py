@@ -1,9 +1,10 @@
-"""`make bench`: the driver's cost a page Grain at two sizes, and how it grows."""
+"""`make bench`: the driver's cost a page Grain and its growth; rows in flight and their bound."""
 
 from __future__ import annotations
 
 import statistics
 
+from benchmarks import concurrent_rows
 from benchmarks.driver_cost import measured_apart
 
 SMALL, LARGE = 80_000, 1_000_000
@@ -22,6 +23,7 @@ def main() -> None:
         print(f"          memory slope between them: {slope:.0f} B a page Grain")
     spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
     print(f"cost at {LARGE:,} over {SMALL:,}: {statistics.median(ratios):.2f} ({spread})")
+    concurrent_rows.main()
 
 
 if __name__ == "__main__":

@@ -52,13 +52,9 @@ def run_batch(
     returns: LargeReturns = [[] for _ in range(message.large_returns)]
     if marker is not None:
         marker.between_rows(message.batch)
-    try:
-        chunks = decoded(message.chunks, fetch)
-        inputs = [rows_of(parts, chunks) for parts in message.inputs]
-    except LostValues as lost:
-        return InputsLost(of_lost(message.chunks, lost)), returns
-    except Exception as error:
-        return AttemptFailed(type(error).__name__, f"reading the inputs: {short(error)}"), returns
+    inputs = read_inputs(message, fetch)
+    if not isinstance(inputs, list):
+        return inputs, returns
     before_start()
     begin = time.perf_counter()
     results = runner.run(contract, message.rows, inputs, Gate(bars, message, marker))
@@ -67,10 +63,21 @@ def run_batch(
         marker.between_rows(message.batch)
     if not isinstance(results, Results):
         return results, returns
-    reply = _encoded(contract, message, results, returns)
+    reply = encoded(contract, message, results, returns)
     if isinstance(reply, RowsReply):
         reply = replace(reply, skipped=tuple(results.skipped), busy_s=busy)
     return reply, returns
+
+
+def read_inputs(message: BatchMessage, fetch: Fetch) -> list[list[Any]] | Reply:
+    """The rows of each input, or why there are none."""
+    try:
+        chunks = decoded(message.chunks, fetch)
+        return [rows_of(parts, chunks) for parts in message.inputs]
+    except LostValues as lost:
+        return InputsLost(of_lost(message.chunks, lost))
+    except Exception as error:
+        return AttemptFailed(type(error).__name__, f"reading the inputs: {short(error)}")
 
 
 def references(chunks: Sequence[Any]) -> list[Any]:
@@ -99,9 +106,10 @@ def decoded(chunks: Sequence[Any], fetch: Fetch) -> list[list[Any]]:
     ]
 
 
-def _encoded(
+def encoded(
     contract: CallContract, message: BatchMessage, results: Results, returns: LargeReturns
 ) -> Reply:
+    """The results as a reply, large chunks put into `returns`."""
     packed = 0
     outputs: list[ReturnedOutput] = []
     large_bytes = 0

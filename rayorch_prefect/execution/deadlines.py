@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rayorch_prefect.execution.marker import NO_ROW, Place
@@ -16,6 +17,11 @@ from rayorch_prefect.program.plan import Plan, Pool
 LOOK_AGAIN_S = 1.0
 # A row limit that nobody can look after holds for the batch as a whole, and this much more.
 UNSEEN_S = 10.0
+
+
+# A worker with several rows in flight ends those past their limit itself. One that does not, as
+# its loop is held up, is given so much more.
+NO_ANSWER_S = 10.0
 
 
 @dataclass(slots=True)
@@ -43,7 +49,7 @@ class Deadlines:
 
     def __init__(self, plan: Plan) -> None:
         self._limited = [
-            pool.batch_limit_s is not None or pool.row_limit_s is not None for pool in plan.pools
+            pool.longest_row_s is not None and not pool.is_concurrent for pool in plan.pools
         ]
         self._pools = plan.pools
         self._running: dict[int, Running] = {}
@@ -117,3 +123,48 @@ class Deadlines:
             return place.row
         self._set(running, now + left)
         return None
+
+
+class RowDeadlines:
+    """Timers for rows of concurrent pools that have limits. A row's clock runs from when it has a
+    place at its worker, as far as the driver knows."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._limits = [pool.longest_row_s if pool.is_concurrent else None for pool in plan.pools]
+        self._due: dict[int, float] = {}
+        self._heap: list[tuple[float, int, int]] = []
+
+    def limited(self, pool: int) -> bool:
+        """Whether the pool's rows are watched."""
+        return self._limits[pool] is not None
+
+    def runs(self, worker: int, pool: int, batches: Iterable[int], now: float) -> None:
+        """These batches have a place at their worker; clocks run from when that is first said."""
+        limit = self._limits[pool]
+        for batch in batches:
+            if limit is not None and batch not in self._due:
+                self._set(worker, batch, now + limit + NO_ANSWER_S)
+
+    def _set(self, worker: int, batch: int, due: float) -> None:
+        self._due[batch] = due
+        heapq.heappush(self._heap, (due, batch, worker))
+
+    def stops(self, batch: int) -> None:
+        """A batch is at no worker any more."""
+        self._due.pop(batch, None)
+
+    @property
+    def next(self) -> float:
+        """When `due` has something to say, at the earliest; infinity if never."""
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else math.inf
+
+    def due(self, now: float) -> list[tuple[int, int]]:
+        """(worker, batch) of rows that their workers have not ended."""
+        late: list[tuple[int, int]] = []
+        while self.next <= now:
+            _, batch, worker = heapq.heappop(self._heap)
+            del self._due[batch]
+            late.append((worker, batch))
+        return late

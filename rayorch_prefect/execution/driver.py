@@ -24,8 +24,8 @@ from rayorch_prefect.execution.backend import (
 )
 from rayorch_prefect.execution.batch import of_lost
 from rayorch_prefect.execution.blocks import MOST_LARGE_RETURNS, Blocks, Recipe
+from rayorch_prefect.execution.clocks import Clocks
 from rayorch_prefect.execution.codec import EncodedChunk
-from rayorch_prefect.execution.deadlines import Deadlines
 from rayorch_prefect.execution.losses import LOST_BLOCK, LostValues
 from rayorch_prefect.execution.messages import (
     BatchMessage,
@@ -37,7 +37,6 @@ from rayorch_prefect.execution.messages import (
 )
 from rayorch_prefect.execution.owner import Owner
 from rayorch_prefect.execution.parent import OnParent, Parent, Payload
-from rayorch_prefect.execution.pauses import Pauses
 from rayorch_prefect.execution.remaking import Remaker
 from rayorch_prefect.execution.rows import DescribedRows, SourceRows
 from rayorch_prefect.execution.standstill import standing
@@ -53,6 +52,7 @@ from rayorch_prefect.model.events import (
     Event,
     ForgetBar,
     Instruction,
+    LingerCall,
     MicrobatchAbandoned,
     MicrobatchClosed,
     ParentCompleted,
@@ -98,16 +98,15 @@ class Driver:
         self._backend = backend
         self._clock = clock
         self._timer = timer
-        self._deadlines = Deadlines(plan)
         self._owners: dict[int, Owner] = {}
         self._next_microbatch = 0
         self._wants_large = [True] * len(plan.calls)
         self._lost: set[int] = set()
         self._events: deque[Event] = deque()
-        self._pauses = Pauses(plan)
         self.remaker = Remaker(plan, self.blocks, self)
         self._recipes: dict[int, Recipe] = {}
         self._parked: set[int] = set()
+        self._clocks = Clocks(plan, self.scheduler.workers, self._parked, self.remaker.runs_at)
         # Rows handed over whose release the scheduler has not been told yet, by microbatch.
         self._handed: dict[int, list[int]] = {}
         self._draining = False
@@ -197,36 +196,20 @@ class Driver:
         """When to call `tick`, in the timer's seconds; infinity if there is nothing to wait for."""
         if self.error is not None:
             return math.inf
-        return min(self._deadlines.next, self._pauses.next)
+        return self._clocks.next
 
     def tick(self) -> None:
         """Deal with the deadlines that have come."""
-        late, suspects = self._deadlines.due(self._timer())
-        for running in late:
-            self._apply(DeadlinePassed(running.batch, running.worker))
-        for probe in self._pauses.due(self._timer()):
-            self._apply(probe)
+        events, suspects = self._clocks.due(self._timer())
+        for event in events:
+            self._apply(event)
         for running in suspects:
             self._backend.look(running.worker, running.batch)
 
     def _seen(self, seen: WorkerIsAt) -> None:
-        row = self._deadlines.seen(seen.worker, seen.batch, seen.place, self._timer())
-        if row is not None:
-            self._apply(DeadlinePassed(seen.batch, seen.worker, row))
-
-    def _time(self, worker: int) -> None:
-        """Another batch may be the oldest at a worker, or none."""
-        workers = self.scheduler.workers
-        held = workers.held.get(worker)
-        batch = held[0] if held else None
-        pool = workers.pool_of.get(worker)
-        if pool is None or batch is None or batch in self._parked:
-            self._deadlines.stops(worker)
-        elif self.remaker.runs_at(worker) and not self._deadlines.knows(worker, batch):
-            self._deadlines.stops(worker)  # it waits for what is made again there
-        elif self._deadlines.limited(pool):
-            rows = workers.flights[batch].rows
-            self._deadlines.runs(worker, pool, batch, rows, self._timer())
+        passed = self._clocks.seen(seen, self._timer())
+        if passed is not None:
+            self._apply(passed)
 
     # -- messages in ---------------------------------------------------------------------------
 
@@ -249,7 +232,7 @@ class Driver:
                 self._backend.discard(message.worker)
             case BatchReply() if message.batch < 0:
                 self.remaker.replied(message.batch, message.reply, message.large)
-                self._time(message.worker)
+                self._clocks.watch(message.worker, self._timer())
             case BatchReply(reply=InputsLost() as lost) if message.batch in self._recipes:
                 recipe = self._recipes[message.batch]
                 self.remaker.forget_data(recipe.blocks[index] for index in lost.chunks)
@@ -262,9 +245,10 @@ class Driver:
                 self._seen(message)
 
     def _weigh(self, message: BatchReply) -> None:
-        pool = self.scheduler.workers.pool_of.get(message.worker)
-        most = None if pool is None else self.plan.pools[pool].recycle_above_mb
-        if isinstance(message.reply, RowsReply) and message.reply.resident_mb > (most or math.inf):
+        pool, reply = self.scheduler.workers.pool_of.get(message.worker), message.reply
+        if pool is None or not isinstance(reply, RowsReply):
+            return
+        if reply.unfit or reply.resident_mb > (self.plan.pools[pool].recycle_above_mb or math.inf):
             self._apply(WorkerWorn(message.worker))
 
     def _worker_lost(self, lost: WorkerIsLost) -> None:
@@ -288,6 +272,7 @@ class Driver:
 
     def _forget_flight(self, batch: int) -> Recipe | None:
         self._parked.discard(batch)
+        self._clocks.forget(batch)
         return self._recipes.pop(batch, None)
 
     def _stored(self, message: BatchReply) -> Report:
@@ -357,7 +342,7 @@ class Driver:
                 event = self._events.popleft()
                 self._obey(self.scheduler.handle(event))
                 if isinstance(event, BatchReported | BatchTakenBack | WorkerLost | DeadlinePassed):
-                    self._time(event.worker)
+                    self._clocks.watch(event.worker, self._timer())
         finally:
             self._draining = False
 
@@ -382,10 +367,12 @@ class Driver:
                     self._backend.tell_bars(instruction.worker, instruction.bars)
                 case ForgetBar():
                     self._backend.forget_bar(instruction.worker, instruction.bar)
+                case LingerCall():
+                    self._clocks.linger(instruction, self._timer())
                 case PauseCall():
-                    self._pauses.pause(instruction, self._timer())
+                    self._clocks.pauses.pause(instruction, self._timer())
                 case ResumeCall():
-                    self._pauses.resume(instruction.call, self._timer())
+                    self._clocks.pauses.resume(instruction.call, self._timer())
                 case StopRun():
                     self.fail(error_of(instruction))
                 case _:
@@ -414,7 +401,7 @@ class Driver:
             if self._recipes.get(batch) is not recipe:
                 return  # its worker was lost meanwhile
             self._parked.discard(batch)
-            self._time(worker)
+            self._clocks.watch(worker, self._timer())
             if problem is None:
                 large = MOST_LARGE_RETURNS if self._wants_large[recipe.call] else 0
                 self._backend.send(worker, batch, recipe.message(batch, bars, oldest, large))

@@ -16,10 +16,15 @@ MIB = 1024 * 1024
 
 
 class MemoryLimit:
-    """A limit from what the process has now; where the system has none such, it limits nothing."""
+    """A limit from what the process has now; where the system has none such, it limits nothing.
+
+    It may be held several times at once, by one thread: it ends with the last.
+    """
 
     def __init__(self, more_mb: int) -> None:
         self._most = private_bytes() + more_mb * MIB if _has_limit() else None
+        self._holders = 0
+        self._before = (0, 0)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -27,15 +32,32 @@ class MemoryLimit:
         if self._most is None:
             yield
             return
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        allowed = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-        resource.setrlimit(resource.RLIMIT_DATA, (min([self._most, *allowed]), hard))
+        if not self._holders:
+            self._before = _data_limit()
+            _set_data_limit(self._most, self._before)
+        self._holders += 1
         try:
             yield
         finally:
-            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+            self._holders -= 1
+            if not self._holders:
+                _set_data_limit(self._before[0], self._before)
+
+
+def _data_limit() -> tuple[int, int]:
+    """(soft, hard), in bytes."""
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_DATA)
+
+
+def _set_data_limit(soft: int, before: tuple[int, int]) -> None:
+    """Lower the soft limit to `soft`, or have it again as it was."""
+    import resource
+
+    allowed = [limit for limit in (soft, *before) if limit != resource.RLIM_INFINITY]
+    hard = before[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(allowed, default=soft), hard))
 
 
 def _has_limit() -> bool:

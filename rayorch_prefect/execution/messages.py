@@ -82,7 +82,8 @@ class ReturnedOutput:
 @dataclass(frozen=True, slots=True)
 class RowsReply:
     """The stage returned. `resident_mb` is the worker's own memory, where it matters.
-    `large_bytes` is the size of its large chunks, 0 if there are none."""
+    `large_bytes` is the size of its large chunks, 0 if there are none. By `unfit` the worker is to
+    be replaced when it has done what it holds."""
 
     rows: int
     outputs: tuple[ReturnedOutput, ...]
@@ -91,6 +92,7 @@ class RowsReply:
     skipped: tuple[int, ...] = ()
     busy_s: float = 0.0
     resident_mb: int = 0
+    unfit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

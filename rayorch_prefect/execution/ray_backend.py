@@ -71,8 +71,7 @@ class RayBackend:
         self._hints = [_hint(pool) for pool in plan.pools]
         self._specs = [ray.put(_pickled(plan, pool)) for pool in plan.pools]
         self._path = search_path()
-        actor_class = worker_class()
-        self._classes = [_optioned(actor_class, pool, runtime_env or {}) for pool in plan.pools]
+        self._classes = [_optioned(pool, runtime_env or {}) for pool in plan.pools]
 
     @property
     def fetch(self) -> Fetch:
@@ -250,9 +249,9 @@ def _pickled(plan: Plan, pool: Pool) -> bytes:
     return spec
 
 
-def _optioned(actor_class: Any, pool: Pool, runtime_env: Mapping[str, Any]) -> Any:
+def _optioned(pool: Pool, runtime_env: Mapping[str, Any]) -> Any:
     try:
-        return actor_class.options(**actor_options(pool, runtime_env))
+        return worker_class(pool.concurrency).options(**actor_options(pool, runtime_env))
     except (TypeError, ValueError) as error:
         raise StageStartError(
             f"stage {pool.stage}: Ray does not take its options (runtime_env, label_selector, "

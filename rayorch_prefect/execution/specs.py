@@ -23,16 +23,19 @@ class BuildOrder:
     node_setup: NodeSetup | None
     marks_rows: bool
     weighs: bool
+    row_limit_s: float | None = None
+    """The limit that workers of a concurrent pool keep themselves."""
 
 
 def build_order(plan: Plan, pool: Pool) -> BuildOrder:
     """The order for workers of a pool."""
     setup = NodeSetup.of(pool.stage, pool.node_setup)
-    marks_rows = pool.row_limit_s is not None
+    marks_rows = pool.row_limit_s is not None and not pool.is_concurrent
     weighs = pool.recycle_above_mb is not None
     # Not in `stage_spec`: a worker inside the driver's process must not limit that.
     stage = replace(stage_spec(pool), memory_limit_mb=pool.memory_limit_mb)
-    return BuildOrder(stage, contracts(plan, pool.id), setup, marks_rows, weighs)
+    limit = pool.longest_row_s if pool.is_concurrent else None
+    return BuildOrder(stage, contracts(plan, pool.id), setup, marks_rows, weighs, limit)
 
 
 def stage_spec(pool: Pool) -> StageSpec:
@@ -46,15 +49,17 @@ def contracts(plan: Plan, pool: int) -> dict[int, CallContract]:
     """The contract of each Call that the pool serves.
 
     Chunks are cut at the largest batch of those that read them, so that a batch of one parent
-    reads about two.
+    reads about two, and a row that is sent by itself does not take its neighbours along.
     """
     wiring = Wiring(plan)
     readers: dict[int, int] = {}
     for call in plan.calls:
         for port in call.inputs:
             for origin in wiring.origins[port]:
-                batch = plan.pools[call.pool].batch_size
-                readers[origin] = max(readers.get(origin, SMALLEST_CHUNK), batch)
+                pool_read_by = plan.pools[call.pool]
+                rows = max(SMALLEST_CHUNK, pool_read_by.batch_size)
+                rows = 1 if pool_read_by.is_concurrent else rows
+                readers[origin] = max(readers.get(origin, 1), rows)
     return {
         call.id: CallContract(
             call.stage,

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,31 +75,58 @@ class _Breach(Exception):
 
 
 class StageRunner:
-    """Builds the stage at once; raises whatever its constructor raises."""
+    """Builds the stage at once; raises whatever its constructor raises.
 
-    def __init__(self, spec: StageSpec) -> None:
+    An async stage runs its rows one at a time on a loop of the runner's own, where it is built and
+    closed, too; by `shares_loop` it is built on the loop that runs (`AsyncRows` awaits its rows).
+    """
+
+    def __init__(self, spec: StageSpec, *, shares_loop: bool = False) -> None:
         self._spec = spec
         target = spec.target.resolve()
-        built: Any = target(*spec.args, **spec.kwargs) if inspect.isclass(target) else target
-        self._loop = asyncio.new_event_loop() if _is_async(built) else None
-        self._call: Callable[..., Any] = built if self._loop is None else self._awaited(built)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        if _is_async(target) and not shares_loop:
+            self._loop = asyncio.new_event_loop()
+        try:
+            built: Any = self._on_loop(self._build, target)
+        except BaseException:
+            self._close_loop()
+            raise
+        self.call: Callable[..., Any] = built
+        self._call: Callable[..., Any] = built
+        if self._loop is not None:
+            self._call = partial(self._on_loop, built)
         self._close = getattr(built, "close", None) if inspect.isclass(target) else None
         limit = spec.memory_limit_mb
-        self._memory: Callable[[], AbstractContextManager[None]]
-        self._memory = nullcontext if limit is None else MemoryLimit(limit).held
+        self.memory: Callable[[], AbstractContextManager[None]]
+        self.memory = nullcontext if limit is None else MemoryLimit(limit).held
+
+    def _build(self, target: Any) -> Any:
+        return target(*self._spec.args, **self._spec.kwargs) if inspect.isclass(target) else target
+
+    def _on_loop(self, call: Callable[..., Any], *args: Any) -> Any:
+        """What a call gives, made and awaited on the loop if there is one."""
+        if self._loop is None:
+            return call(*args)
+        return self._loop.run_until_complete(_awaited(call, *args))
 
     def close(self) -> None:
         """Let the stage put away what it holds; raises whatever its `close` raises."""
-        if self._loop is not None:
-            self._loop.close()
-        if self._close is not None:
-            self._close()
+        try:
+            if self._close is not None:
+                self._on_loop(self._close)
+        finally:
+            self._close_loop()
 
-    def _awaited(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """An async stage runs its rows one at a time on a loop of the worker's own."""
-        loop = self._loop
-        assert loop is not None
-        return lambda *row: loop.run_until_complete(call(*row))
+    async def closed(self) -> None:
+        """`close` on the loop that it was built on."""
+        if self._close is not None:
+            await _awaited(self._close)
+
+    def _close_loop(self) -> None:
+        if self._loop is not None:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
 
     def run(
         self, contract: CallContract, rows: int, columns: Sequence[list[Any]], gate: Gate
@@ -109,13 +137,34 @@ class StageRunner:
         """
         run = self._row_by_row if self._spec.rowwise else self._whole_batch
         try:
-            with self._memory():
+            with self.memory():
                 given = run(rows, columns, gate)
-            checked = _check(self._spec, contract, rows, given)
         except _Breach as broken:
             return broken.breach
         except _Attempt as attempt:
             return attempt.failed
+        return self._checked(contract, rows, given, gate)
+
+    def checked_row(
+        self, contract: CallContract, gate: Gate, result: Any, *, skipped: bool = False
+    ) -> Results | ContractBreach:
+        """The results of a batch of one row, from its result or how its attempt failed."""
+        given = _Given({}, {}, [])
+        if skipped:
+            given.skipped.append(0)
+        elif isinstance(result, RowFailure):
+            given.failures[0] = result
+        else:
+            given.results[0] = result
+        return self._checked(contract, 1, given, gate)
+
+    def _checked(
+        self, contract: CallContract, rows: int, given: _Given, gate: Gate
+    ) -> Results | ContractBreach:
+        try:
+            checked = _check(self._spec, contract, rows, given)
+        except _Breach as broken:
+            return broken.breach
         for row, failure in checked.failures.items():
             if failure.kind is Kind.GROUP_FAILURE:
                 gate.failed(row)
@@ -133,7 +182,7 @@ class StageRunner:
             except TypedFailure as failure:
                 result = failure
             except FAULTS as error:
-                given.failures[row] = _attempt_of(error)
+                given.failures[row] = attempt_of(error)
                 continue
             given.results[row] = result
             if _bars_group(result):
@@ -178,7 +227,7 @@ class _Given:
     skipped: list[int]
 
 
-def _attempt_of(error: BaseException) -> RowFailure:
+def attempt_of(error: BaseException) -> RowFailure:
     """An exception that is one row's own attempt."""
     return RowFailure(None, type(error).__name__, short(error), is_backend_failure(error))
 
@@ -187,6 +236,12 @@ class _Attempt(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.failed = AttemptFailed(type(error).__name__, short(error), is_backend_failure(error))
+
+
+async def _awaited(call: Callable[..., Any], *args: Any) -> Any:
+    """What a call gives, awaited if it is to be."""
+    found = call(*args)
+    return await found if inspect.isawaitable(found) else found
 
 
 def _is_async(call: Callable[..., Any]) -> bool:

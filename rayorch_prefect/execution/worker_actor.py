@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -13,6 +14,7 @@ import cloudpickle
 import ray
 from ray.exceptions import ObjectLostError
 
+from rayorch_prefect.execution.async_rows import AsyncRows
 from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import run_batch
 from rayorch_prefect.execution.departure import Departures
@@ -36,6 +38,7 @@ from rayorch_prefect.model.events import Bar
 _PATIENCE_S = 1.0
 CONTROL = "control"
 WATCH = "watch"
+ROWS = "rows"
 
 
 class WorkerActor:
@@ -70,13 +73,16 @@ class WorkerActor:
             self._contracts = order.contracts
             if order.node_setup is not None:
                 order.node_setup.run_once()
-            self._runner = StageRunner(order.stage)
+            self._runner = self._built(order)
             self._marker = Marker() if order.marks_rows else None
             self._weighs = order.weighs
         except FAULTS as error:
             return type(error).__name__, short(error)
         node = ray.get_runtime_context().get_node_id()
         return Built(node, None if self._marker is None else self._marker.path)
+
+    def _built(self, order: BuildOrder) -> StageRunner:
+        return StageRunner(order.stage)
 
     def run(self, message: BatchMessage) -> Any:
         """Run a batch: the reply, and after it the large returns where they were asked for."""
@@ -98,9 +104,12 @@ class WorkerActor:
             self._last_left,
             self._marker,
         )
+        return self._weighed(reply), returns
+
+    def _weighed(self, reply: Reply) -> Reply:
         if self._weighs and isinstance(reply, RowsReply):
-            reply = replace(reply, resident_mb=resident_mb())
-        return reply, returns
+            return replace(reply, resident_mb=resident_mb())
+        return reply
 
     def _last_left(self) -> None:
         """What this batch does to the process must not cost the report of the one before."""
@@ -144,14 +153,63 @@ class WorkerActor:
         ray.actor.exit_actor()  # type: ignore[no-untyped-call]
 
 
-def worker_class() -> Any:
+class ConcurrentWorkerActor(WorkerActor):
+    """One with several rows in flight on an event loop; the control group has a loop of its own, so
+    that it answers even where a row holds the rows' loop up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: AsyncRows | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def build(  # type: ignore[override]
+        self, driver: tuple[str, str], *given: Any
+    ) -> tuple[str, str] | Built:
+        """See `WorkerActor.build`; the stage is built on the loop of its rows."""
+        self._loop = asyncio.get_running_loop()
+        return super().build(driver, *given)
+
+    def _built(self, order: BuildOrder) -> StageRunner:
+        runner = StageRunner(order.stage, shares_loop=True)
+        self._rows = AsyncRows(runner, order.stage.stage, order.row_limit_s)
+        return runner
+
+    async def run(self, message: BatchMessage) -> Any:
+        """Run a batch of one row beside others."""
+        assert self._rows is not None
+        if not self._begin(message.batch):
+            nothing: list[Any] = [[] for _ in range(message.large_returns)]
+            return (TakenBack(), *nothing) if nothing else TakenBack()
+        contract = self._contracts[message.call]
+        reply, returns = await self._rows.run(contract, message, fetch, self._bars)
+        reply = self._weighed(reply)
+        return (reply, *returns) if message.large_returns else reply
+
+    async def watch(self) -> None:  # type: ignore[override]
+        """See `WorkerActor.watch`; the driver ends this process for good once it has closed."""
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:  # type: ignore[override]
+        """Let the stage put away what it holds, on the loop of its rows."""
+        if self._runner is not None and self._loop is not None:
+            closed = asyncio.run_coroutine_threadsafe(self._runner.closed(), self._loop)
+            await asyncio.wrap_future(closed)
+
+
+def worker_class(concurrency: int = 1) -> Any:
     """The Ray actor class: a second thread answers control calls, a third watches for the end."""
+    kind = WorkerActor if concurrency == 1 else ConcurrentWorkerActor
     control, watch = ray.method(concurrency_group=CONTROL), ray.method(concurrency_group=WATCH)
     for name in ("take_back", "tell_bars", "forget_bar"):
-        control(getattr(WorkerActor, name))
-    watch(WorkerActor.watch)
-    groups: Any = {"concurrency_groups": {CONTROL: 1, WATCH: 1}}
-    return ray.remote(**groups)(WorkerActor)
+        control(getattr(kind, name))
+    watch(kind.watch)
+    sizes = {CONTROL: 1, WATCH: 1}
+    if concurrency > 1:
+        sizes[ROWS] = concurrency
+        for name in ("build", "run"):
+            ray.method(concurrency_group=ROWS)(getattr(kind, name))
+    groups: Any = {"concurrency_groups": sizes}
+    return ray.remote(**groups)(kind)
 
 
 def fetch(refs: Sequence[Any]) -> Sequence[Any]:

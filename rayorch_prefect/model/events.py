@@ -111,6 +111,14 @@ class ProbeDue:
 
 
 @dataclass(frozen=True, slots=True)
+class LingerPassed:
+    """A Call has waited for a fuller batch as long as its stage wants."""
+
+    call: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
 class RowsReleased:
     """The owner has taken over what it wants of these parents, by index in the microbatch."""
 
@@ -136,6 +144,7 @@ Event: TypeAlias = (
     | BatchTakenBack
     | DeadlinePassed
     | ProbeDue
+    | LingerPassed
     | RowsReleased
     | MicrobatchAbandoned
 )
@@ -240,6 +249,14 @@ class MicrobatchClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class LingerCall:
+    """A Call waits for a fuller batch: `LingerPassed` is wanted after its stage's `linger_s`."""
+
+    call: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
 class PauseCall:
     """The backend behind a Call's stage is down, as `message` says: `ProbeDue` is wanted after a
     while, a longer one the more `probes` have failed."""
@@ -278,6 +295,7 @@ Instruction: TypeAlias = (
     | ParentCompleted
     | ReleaseValues
     | MicrobatchClosed
+    | LingerCall
     | PauseCall
     | ResumeCall
     | StopRun

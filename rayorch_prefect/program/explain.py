@@ -39,6 +39,8 @@ def _domain_lines(plan: Plan, domain: Domain, indent: int) -> Iterator[str]:
 def _call_lines(plan: Plan, call: Call) -> Iterator[str]:
     pool = plan.pools[call.pool]
     manner = "row by row" if pool.rowwise else "whole batches"
+    if pool.is_concurrent:
+        manner = f"{pool.concurrency} rows in flight in a worker"
     yield f"  #{call.id} {call.stage} on {plan.domains[call.domain].name}"
     yield f"      reads {_names(plan, call.inputs)}"
     yield f"      batch size {pool.batch_size}, {manner}, pool {pool.id}"
@@ -106,6 +108,8 @@ def _limits(pool: Pool) -> Iterator[str]:
         yield f"a new worker after {pool.recycle_after_batches} batches"
     if pool.recycle_above_mb is not None:
         yield f"a new worker above {pool.recycle_above_mb} MiB"
+    if pool.linger_s is not None:
+        yield f"a part-filled batch waits {pool.linger_s:g} s"
     if pool.backend_patience_s != BACKEND_PATIENCE_S:
         waits = pool.backend_patience_s
         yield "no pause for a backend" if waits is None else f"waits {waits:g} s for a backend"

@@ -83,6 +83,8 @@ def _pool(number: int, used: ConfiguredStage) -> plan.Pool:
         recycle_after_batches=settings.recycle_after_batches,
         recycle_above_mb=settings.recycle_above_mb,
         backend_patience_s=settings.backend_patience_s,
+        concurrency=settings.concurrency,
+        linger_s=settings.linger_s,
         num_cpus=settings.num_cpus,
         num_gpus=settings.num_gpus,
         resources=settings.resources,

@@ -50,6 +50,10 @@ class StageOptions(TypedDict, total=False):
                   (default 300): its failures (`BackendFailure`, connections refused, time-outs,
                   answers 429 and 5xx) pause the stage and charge no row; then the run ends, and
                   what is left is not processed. None: they are attempts like any other
+    concurrency   rows in flight in one worker, of async stages only (default 1: one after another).
+                  With more, each row is a batch of its own and the worker gets the next as one ends
+    linger_s      seconds that a batch of fewer than batch_size rows waits for more while a worker
+                  idles (default: none); only while stages before it have work
     """
 
     batch_size: int
@@ -69,6 +73,8 @@ class StageOptions(TypedDict, total=False):
     recycle_after_batches: int | None
     recycle_above_mb: int | None
     backend_patience_s: float | None
+    concurrency: int
+    linger_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,8 @@ class Settings:
     recycle_after_batches: int | None = None
     recycle_above_mb: int | None = None
     backend_patience_s: float | None = BACKEND_PATIENCE_S
+    concurrency: int = 1
+    linger_s: float | None = None
 
     def changed(self, stage: str, options: Mapping[str, Any]) -> Settings:
         """A copy with `options`; ProgramError names the stage, the option and what is right."""
@@ -141,6 +149,10 @@ def _seconds(stage: str, option: str, value: object) -> float | None:
     if not seconds:
         _bad(stage, option, value, "more than 0 seconds, or None (no limit)")
     return seconds
+
+
+def _wait(stage: str, option: str, value: object) -> float | None:
+    return None if value is None else _amount(stage, option, value) or None
 
 
 def _memory(stage: str, option: str, value: object) -> int | None:
@@ -229,4 +241,6 @@ _CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
     "recycle_after_batches": _count_or_none,
     "recycle_above_mb": _count_or_none,
     "backend_patience_s": _seconds,
+    "concurrency": _count,
+    "linger_s": _wait,
 }

@@ -162,7 +162,9 @@ class Pool:
     `batch_limit_s` and `row_limit_s` are seconds at a worker, `memory_limit_mb` MiB beyond what it
     had once it was built (None: no limit). `recycle_after_batches` batches, or `recycle_above_mb`
     MiB of private resident memory, are a worker's life (None: the run's). `backend_patience_s` is
-    how long it may wait for a service behind it that is down (None: it does not).
+    how long it may wait for a service behind it that is down (None: it does not). With a
+    `concurrency` above 1 a worker holds that many rows at once, each a batch of its own. A batch
+    that is not full waits `linger_s` seconds for more (None: it does not).
     """
 
     id: int
@@ -188,6 +190,19 @@ class Pool:
     recycle_after_batches: int | None = None
     recycle_above_mb: int | None = None
     backend_patience_s: float | None = None
+    concurrency: int = 1
+    linger_s: float | None = None
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether a worker has several rows in flight, each a batch of its own."""
+        return self.concurrency > 1
+
+    @property
+    def longest_row_s(self) -> float | None:
+        """The limit of one row where each is a batch of its own."""
+        limits = [one for one in (self.batch_limit_s, self.row_limit_s) if one is not None]
+        return min(limits, default=None)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,13 @@ class Stage(TargetHolder):
     def rowwise(self) -> bool:
         """Whether one call gets one row."""
         chosen = self.settings.rowwise
-        return (not self.is_class) if chosen is None else chosen
+        return (not self.is_class or self.is_async) if chosen is None else chosen
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it is an async function, or a class whose call is one."""
+        called = (self.target, cast(Any, self.target).__call__)
+        return any(map(inspect.iscoroutinefunction, called))
 
     @property
     def yields(self) -> bool:
@@ -47,9 +53,7 @@ class Stage(TargetHolder):
 
     def options(self: _S, **options: Unpack[StageOptions]) -> _S:
         """A copy with other options. It shares no pool with this one."""
-        settings = self.settings.changed(self.name, options)
-        _check_async(self.target, self.name, settings)
-        return _checked(type(self)(self.target, settings))
+        return _checked(type(self)(self.target, self.settings.changed(self.name, options)))
 
     def __getattr__(self, name: str) -> Any:
         # Methods of a decorated class that say `Render.SIZE` find this object under that name.
@@ -178,8 +182,9 @@ def stage(target: Any = None, /, **options: Any) -> Any:
     """Declare a class or function as a stage: `@stage`, `@stage(batch_size=16)`, `stage(C)`.
 
     A class is built once per worker and its call gets one list per input and returns one list of
-    the same length. A function gets one row and returns one value. See StageOptions for the
-    options. Raises ProgramError for anything that is not right about them.
+    the same length. A function gets one row and returns one value, and so does a class whose call
+    is async. See StageOptions for the options. Raises ProgramError for anything that is not right
+    about them.
     """
     return partial(_declare, options) if target is None else _declare(options, target)
 
@@ -188,13 +193,25 @@ def _declare(options: Mapping[str, Any], target: Any) -> Stage:
     name = _name_of(target)
     _check_target(target, name)
     settings = Settings().changed(name, options)
-    _check_async(target, name, settings)
     return _checked((ClassStage if isinstance(target, type) else FunctionStage)(target, settings))
 
 
 def _checked(stage: _S) -> _S:
     """The stage, if its options fit each other."""
-    if stage.settings.row_limit_s is not None and not stage.rowwise:
+    settings = stage.settings
+    if stage.is_async and not stage.rowwise:
+        refuse(f"stage {stage.name}: an async stage is row-wise; rowwise=False does not fit it.")
+    if settings.concurrency > 1 and not stage.is_async:
+        refuse(
+            f"stage {stage.name}: concurrency={settings.concurrency} is for async stages (an async "
+            "function, or a class with `async def __call__`). This one is not: use replicas."
+        )
+    if settings.concurrency > 1 and settings.batch_size > 1:
+        refuse(
+            f"stage {stage.name}: with concurrency={settings.concurrency} each row is a batch of "
+            f"its own; batch_size={settings.batch_size} does not go with it."
+        )
+    if settings.row_limit_s is not None and not stage.rowwise:
         refuse(
             f"stage {stage.name}: row_limit_s is for row-wise stages, which start rows one by one. "
             "Give this one batch_limit_s, or rowwise=True if its call takes one row."
@@ -221,14 +238,8 @@ def _check_target(target: Any, name: str) -> None:
     if isinstance(target, type):
         if not any("__call__" in vars(base) for base in target.__mro__):
             refuse(f"stage {name}: the class has no __call__, which gets the rows.")
-        call = cast(Any, target).__call__
-        if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
-            refuse(f"stage {name}: __call__ of a class must not be async; use an async function.")
-
-
-def _check_async(target: Target, name: str, settings: Settings) -> None:
-    if settings.rowwise is False and inspect.iscoroutinefunction(target):
-        refuse(f"stage {name}: an async function is row-wise; rowwise=False does not fit it.")
+        if inspect.isasyncgenfunction(cast(Any, target).__call__):
+            refuse(f"stage {name}: __call__ of a class must not be an async generator.")
 
 
 def _misfit(called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from rayorch_prefect.model.reports import (
     Shape,
 )
 from rayorch_prefect.program.plan import Call, Plan
+from rayorch_prefect.scheduler.concurrent import companies
 from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.items import ListItem, total_slots
@@ -84,27 +85,57 @@ class Committer:
 
     def attempt(self, flight: Flight, failed: AttemptFailed, *, charge: bool) -> None:
         """The whole batch gave nothing: halve it until the culprit stands alone."""
-        live = list(self._live_rows(flight))
-        self._counts.dropped_rows += flight.rows - len(live)
-        for run, entity, _ in live:
-            run.mb.grains.raise_generation(flight.call, entity)
+        live = self._tried_in_vain(flight)
+        closed = not self._is_concurrent(flight)
         if not charge:
-            self._again(flight.call, live)
+            self._again(flight.call, live, closed=closed)
         elif flight.rows == 1 and live:
             error = RowFailure(None, failed.type, failed.message, failed.backend)
-            self._charge(flight, live[0], error, alone=True)
+            self._charge(flight, live[0], error, alone=closed)
         else:
             middle = (len(live) + 1) // 2
             self._again(flight.call, live[middle:])
             self._again(flight.call, live[:middle])
         self._end(flight)
 
-    def row_failed_alone(self, flight: Flight, row: int, failed: AttemptFailed) -> None:
-        """One known row spoiled its batch: it is tried alone next, the others are not charged."""
+    def rows_lost(
+        self, flights: list[Flight], failed: AttemptFailed, charge: bool, in_company: bool
+    ) -> None:
+        """A worker with these rows in flight, and no other, is gone; by `charge` of its own."""
+        if charge or in_company:
+            self.suspects(flights, failed, charge=charge)
+        else:
+            for flight in reversed(flights):
+                self.attempt(flight, failed, charge=False)
+
+    def suspects(self, flights: list[Flight], failed: AttemptFailed, *, charge: bool) -> None:
+        """One of these rows may have ended its worker; without `charge` they stay suspects."""
+        if charge and len(flights) == 1:
+            (flight,) = flights
+            error = RowFailure(None, failed.type, failed.message)
+            for alone in self._tried_in_vain(flight):
+                self._charge(flight, alone, error, alone=True)
+        else:
+            for company in reversed(companies(flights, halve=charge)):
+                live = [one for flight in company for one in self._tried_in_vain(flight)]
+                self._again(company[0].call, live)
+        for flight in flights:
+            self._end(flight)
+
+    def _tried_in_vain(self, flight: Flight) -> list[LiveRow]:
+        """The rows that still matter of a batch that gave nothing, under a new generation."""
         live = list(self._live_rows(flight))
         self._counts.dropped_rows += flight.rows - len(live)
         for run, entity, _ in live:
             run.mb.grains.raise_generation(flight.call, entity)
+        return live
+
+    def _is_concurrent(self, flight: Flight) -> bool:
+        return self._plan.pools[self._plan.calls[flight.call].pool].is_concurrent
+
+    def row_failed_alone(self, flight: Flight, row: int, failed: AttemptFailed) -> None:
+        """One known row spoiled its batch: it is tried alone next, the others are not charged."""
+        live = self._tried_in_vain(flight)
         for one in reversed(live):
             if one[2] != row:
                 self._again(flight.call, [one], closed=False)
@@ -117,7 +148,7 @@ class Committer:
     def taken_back(self, flight: Flight) -> None:
         """The batch was never started: it goes back to the head as it is."""
         live = list(self._live_rows(flight))
-        self._return(flight.call, live, closed=True)
+        self._return(flight.call, live, closed=not self._is_concurrent(flight))
         self._end(flight)
 
     def breach(self, flight: Flight, breach: ContractBreach) -> None:

@@ -22,6 +22,7 @@ from rayorch_prefect.model.events import (
     Event,
     ForgetBar,
     Instruction,
+    LingerPassed,
     MicrobatchAbandoned,
     MicrobatchClosed,
     PauseCall,
@@ -47,6 +48,7 @@ from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.deadlines import deadline_failure
 from rayorch_prefect.scheduler.dispatch import Dispatcher
 from rayorch_prefect.scheduler.grains import Phase
+from rayorch_prefect.scheduler.lingering import Lingering
 from rayorch_prefect.scheduler.microbatch import Microbatch
 from rayorch_prefect.scheduler.parents import completed_parent
 from rayorch_prefect.scheduler.preflight import source_misfit
@@ -55,7 +57,7 @@ from rayorch_prefect.scheduler.run import Run
 from rayorch_prefect.scheduler.settling import FixedPoint
 from rayorch_prefect.scheduler.story import Story
 from rayorch_prefect.scheduler.wiring import Wiring
-from rayorch_prefect.scheduler.workers import Flight, Workers
+from rayorch_prefect.scheduler.workers import Flight, Seal, Workers
 
 
 class Scheduler:
@@ -70,12 +72,19 @@ class Scheduler:
         self.workers = Workers(plan, most_held)
         self.breakers = Breakers(plan, pauses_after)
         self.queues = ReadyQueues(len(plan.calls), self._first_ready)
+        self.lingering = Lingering(self.wiring, self.queues, self.counts, self.breakers)
         self.stopped: StopRun | None = None
         self._story = Story()
         self._last_microbatch = -1
         self._committer = Committer(plan, self.runs, self.queues, self.counts, self)
         self._dispatcher = Dispatcher(
-            plan, self.runs, self.queues, self.workers, self.counts, self.breakers
+            plan,
+            self.runs,
+            self.queues,
+            self.workers,
+            self.counts,
+            self.breakers,
+            self.lingering,
         )
         self._out: list[Instruction] = []
 
@@ -116,6 +125,8 @@ class Scheduler:
                 self._deadline_passed(event)
             case ProbeDue():
                 self._probe_due(event)
+            case LingerPassed():
+                self.lingering.passed(event.call, event.turn)
             case RowsReleased():
                 self._release_rows(event)
             case MicrobatchAbandoned():
@@ -123,6 +134,7 @@ class Scheduler:
         for sent in self._dispatcher.dispatch():
             self._story.dispatched(sent.batch, sent.call, sent.worker, sent.ranges)
             self._out.append(sent)
+        self._out.extend(self.lingering.take_asked())
         self._replace_worn()
         self._out.extend(self._dispatcher.ask_back())
         return self._flush()
@@ -243,12 +255,17 @@ class Scheduler:
         self.counts.workers_lost += 1
         worn = event.worker in self.workers.worn
         failed = AttemptFailed(event.type, event.message)
-        # The oldest last, so that it stands at the head of the queue.
+        in_company = self.workers.sealed.get(event.worker) is Seal.COMPANY
         lost = self.workers.lose(event.worker, event.pool, event.node)
+        # The oldest last, so that it stands at the head of the queue.
         for flight, begun in reversed(lost):
             self._story.ended(flight.batch, f"worker lost ({event.type})")
             self._came_to_nothing(flight)
-            self._committer.attempt(flight, failed, charge=event.charge and begun)
+            if not self.plan.pools[event.pool].is_concurrent:
+                self._committer.attempt(flight, failed, charge=event.charge and begun)
+        if self.plan.pools[event.pool].is_concurrent:
+            flights = [flight for flight, _ in lost]
+            self._committer.rows_lost(flights, failed, event.charge, in_company)
         if self.workers.never_starts(event.pool):
             stage = self.plan.pools[event.pool].stage
             self.stopped = StopRun(event.pool, stage, event.message)
@@ -288,19 +305,27 @@ class Scheduler:
         self.counts.deadlines_passed += 1
         worn = event.worker in self.workers.worn
         self._out.append(EndWorker(event.worker))
-        for held, _ in reversed(self.workers.lose(event.worker, pool.id)):
+        lost = [held for held, _ in self.workers.lose(event.worker, pool.id)]
+        for held in reversed(lost):
             self._came_to_nothing(held)
-            if held is not flight:
+            if pool.is_concurrent:
+                self._story.ended(held.batch, f"its worker was ended ({failed.message})")
+            elif held is not flight:
                 self._story.ended(held.batch, "its worker was ended for another batch")
                 self._committer.attempt(held, failed, charge=False)
-                continue
-            self._story.ended(held.batch, failed.message)
-            if event.row is None:
-                self._committer.attempt(held, failed, charge=True)
             else:
-                self._committer.row_failed_alone(held, event.row, failed)
+                self._story.ended(held.batch, failed.message)
+                self._apply_deadline(held, event.row, failed)
+        if pool.is_concurrent:
+            self._committer.suspects(lost, failed, charge=True)
         if not worn:
             self._start_worker(pool.id)
+
+    def _apply_deadline(self, flight: Flight, row: int | None, failed: AttemptFailed) -> None:
+        if row is None:
+            self._committer.attempt(flight, failed, charge=True)
+        else:
+            self._committer.row_failed_alone(flight, row, failed)
 
     # -- batches -------------------------------------------------------------------------------
 

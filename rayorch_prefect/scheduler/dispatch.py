@@ -12,8 +12,10 @@ from rayorch_prefect.model.events import Bar, DispatchBatch, EntityRange, TakeBa
 from rayorch_prefect.model.parts import Part, Parts, extend
 from rayorch_prefect.program.plan import Call, Plan, Pool
 from rayorch_prefect.scheduler.breakers import Breakers
+from rayorch_prefect.scheduler.concurrent import ConcurrentRows
 from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.grains import Phase
+from rayorch_prefect.scheduler.lingering import Lingering
 from rayorch_prefect.scheduler.queues import ReadyQueues
 from rayorch_prefect.scheduler.run import Run
 from rayorch_prefect.scheduler.values import Values
@@ -31,13 +33,16 @@ class Dispatcher:
         workers: Workers,
         counts: Counts,
         breakers: Breakers,
+        lingering: Lingering,
     ) -> None:
         self._plan = plan
+        self._lingering = lingering
         self._breakers = breakers
         self._runs = runs
         self._queues = queues
         self._workers = workers
         self._counts = counts
+        self._rows = ConcurrentRows(queues, workers, breakers)
         self._next_batch = 0
         self._calls_of = [
             [call for call in reversed(plan.calls) if call.pool == pool.id] for pool in plan.pools
@@ -50,8 +55,12 @@ class Dispatcher:
     def dispatch(self) -> Iterator[DispatchBatch]:
         """Batches until no idle worker has ready work."""
         for pool in self._plan.pools:
+            if pool.is_concurrent:
+                for call, row, worker in self._rows.picks(pool, self._calls_of[pool.id]):
+                    yield self._send(call, (row,), worker)
+                continue
             for call in self._calls_of[pool.id]:
-                while self._workers.idle[pool.id]:
+                while self._workers.idle[pool.id] and not self._lingering.holds_back(call):
                     most = self._breakers.limit(call.id, pool.batch_size)
                     ranges = self._queues.reserve(call.id, most) if most else []
                     if not ranges:
@@ -73,12 +82,9 @@ class Dispatcher:
     def ask_back(self) -> Iterator[TakeBack]:
         """Where a worker idles and nothing is ready: batches that wait at its neighbours."""
         for pool in self._plan.pools:
-            idle = len(self._workers.idle[pool.id])
-            if idle:
-                idle -= self._workers.answers_due(pool.id)
-            if idle <= 0:
-                continue
-            yield from map(self._ask, self._workers.waiting(pool.id)[-idle:])
+            free = self._workers.free(pool.id)
+            if free > 0:
+                yield from map(self._ask, self._workers.waiting(pool.id)[-free:])
 
     def ask_back_useless(self) -> Iterator[TakeBack]:
         """Batches that wait at workers and are all for microbatches that have left."""
@@ -98,6 +104,7 @@ class Dispatcher:
         for number, first, end in ranges:
             self._runs[number].mb.grains.move(call.id, first, end, Phase.IN_FLIGHT)
         self._breakers.sent(call.id, batch)
+        self._lingering.sent(call.id)
         generations = dict(self._generations(call, ranges))
         self._workers.take_off(Flight(batch, call.id, worker, rows, ranges, generations))
         segments = list(self._segments(call, ranges))

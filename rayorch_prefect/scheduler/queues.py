@@ -13,7 +13,7 @@ from rayorch_prefect.model.events import EntityRange
 FirstRun = Callable[[int, EntityRange, int], EntityRange | None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     ranges: deque[EntityRange] = field(default_factory=deque[EntityRange])
     closed: bool = False
@@ -83,6 +83,32 @@ class ReadyQueues:
             queue.appendleft(_Entry())
         queue[0].ranges.extendleft(reversed(taken))
         return []
+
+    def has_closed(self, call: int) -> bool:
+        """Whether a closed batch stands anywhere in the queue; barred ones are dropped."""
+        return self._first(call, closed=True) is not None
+
+    def take_closed(self, call: int) -> list[EntityRange]:
+        """The first closed batch, wherever it stands; empty if there is none."""
+        entry = self._first(call, closed=True)
+        if entry is None:
+            return []
+        self._queues[call].remove(entry)
+        return self._take(call, entry, 1 << 62)
+
+    def take_open(self, call: int, limit: int) -> list[EntityRange]:
+        """Up to `limit` Grains that stand in no closed batch, the first ones."""
+        entry = self._first(call, closed=False)
+        return [] if entry is None else self._take(call, entry, limit)
+
+    def _first(self, call: int, *, closed: bool) -> _Entry | None:
+        """The first entry of its kind that has READY Grains; those before that have none go."""
+        queue = self._queues[call]
+        for entry in [entry for entry in queue if entry.closed == closed]:
+            if self._next_run(call, entry, 1) is not None:
+                return entry
+            queue.remove(entry)
+        return None
 
     def _take(self, call: int, entry: _Entry, limit: int) -> list[EntityRange]:
         taken: list[EntityRange] = []

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import islice
 
 from rayorch_prefect.model.events import EntityRange
-from rayorch_prefect.program.plan import Plan
+from rayorch_prefect.program.plan import Plan, Pool
 
 STARTS_THAT_MAY_FAIL = 3
+
+
+class Seal(Enum):
+    """Why a worker of a concurrent pool gets no further rows for now."""
+
+    DRAINS = auto()  # it is to be empty for a company of suspects
+    COMPANY = auto()  # it has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +36,20 @@ class Flight:
 class Workers:
     """Owner of worker slots.
 
-    A worker holds up to `most_held` batches, oldest first: with two, the next waits while one
-    runs, so that the worker does not wait for the driver. A worn one gets no further batch.
+    A worker holds up to `most_held` batches, oldest first: with two, the next waits while one runs,
+    so that the worker does not wait for the driver. One of a concurrent pool has `places` for rows
+    in flight, and holds a few more that wait for one. A worn one gets no further batch, nor does a
+    sealed one until it holds nothing.
     """
 
     def __init__(self, plan: Plan, most_held: int) -> None:
-        self.most_held = most_held
+        self.places = [pool.concurrency for pool in plan.pools]
+        self.most = [
+            pool.concurrency + _ahead(pool, most_held) if pool.is_concurrent else most_held
+            for pool in plan.pools
+        ]
+        self._concurrent = [pool.is_concurrent for pool in plan.pools]
+        self.sealed: dict[int, Seal] = {}
         pools = len(plan.pools)
         self.starting = [0] * pools
         self.idle: list[deque[int]] = [deque() for _ in range(pools)]
@@ -64,9 +81,9 @@ class Workers:
         worker = flight.worker
         pool = self.pool_of[worker]
         held = self.held[worker]
-        (self.spare if held else self.idle)[pool].remove(worker)
+        self._leave_slots(worker)
         held.append(flight.batch)
-        if len(held) < self.most_held:
+        if worker not in self.sealed and len(held) < self.most[pool]:
             self.spare[pool].append(worker)
         self.flights[flight.batch] = flight
         if worker not in self.started:
@@ -87,8 +104,14 @@ class Workers:
 
     def _leave_slots(self, worker: int) -> None:
         held, pool = self.held[worker], self.pool_of[worker]
-        if worker not in self.worn and len(held) < self.most_held:
+        blocked = worker in self.worn or worker in self.sealed
+        if not blocked and len(held) < self.most[pool]:
             (self.spare if held else self.idle)[pool].remove(worker)
+
+    def seal(self, worker: int, seal: Seal) -> None:
+        """The worker gets nothing but what its seal is for, until it holds nothing."""
+        self._leave_slots(worker)
+        self.sealed[worker] = seal
 
     def retire(self, worker: int) -> bool:
         """Forget the worker if it is worn and holds nothing; whether it was so."""
@@ -101,6 +124,7 @@ class Workers:
         self.gone.add(worker)
         self.worn.discard(worker)
         self.started.discard(worker)
+        self.sealed.pop(worker, None)
         del self.pool_of[worker], self._served[worker]
         return self.held.pop(worker)
 
@@ -110,7 +134,9 @@ class Workers:
         held = self.held[flight.worker]
         self._leave_slots(flight.worker)
         held.remove(batch)
-        if flight.worker not in self.worn:
+        if not held:
+            self.sealed.pop(flight.worker, None)
+        if flight.worker not in self.worn and flight.worker not in self.sealed:
             pool = self.pool_of[flight.worker]
             (self.spare if held else self.idle)[pool].append(flight.worker)
         return flight
@@ -123,8 +149,9 @@ class Workers:
     def lose(self, worker: int, pool: int, node: str = "") -> list[tuple[Flight, bool]]:
         """A worker is gone; the batches it held, oldest first, and whether each had started.
 
-        The oldest counts as started, later ones only if announced. A worker that never had a
-        batch counts as a failed start; all that died with one `node` count as one.
+        The oldest counts as started, later ones only if announced; in a concurrent pool all do. A
+        worker that never had a batch counts as a failed start; all that died with one `node`
+        count as one.
         """
         if worker not in self.pool_of:
             self.gone.add(worker)
@@ -135,7 +162,10 @@ class Workers:
             self._start_failed(pool, node)
         self._leave_slots(worker)
         held = self._forget_worker(worker)
-        begun = [place == 0 or batch in self.announced for place, batch in enumerate(held)]
+        all_begun = self._concurrent[pool]
+        begun = [
+            all_begun or place == 0 or batch in self.announced for place, batch in enumerate(held)
+        ]
         return list(zip(map(self._forget_flight, held), begun, strict=True))
 
     def _start_failed(self, pool: int, node: str) -> None:
@@ -150,9 +180,17 @@ class Workers:
             self.flights[batch]
             for worker, held in self.held.items()
             if self.pool_of[worker] == pool
-            for batch in list(held)[1:]
+            for batch in islice(held, self.places[pool], None)
             if batch not in self.announced and batch not in self.asked_back
         ]
+
+    def free(self, pool: int) -> int:
+        """How many batches that wait elsewhere could start at once, beside those asked back."""
+        found = len(self.idle[pool]) * self.places[pool]
+        if self._concurrent[pool]:
+            held = (len(self.held[worker]) for worker in self.spare[pool])
+            found += sum(max(0, self.places[pool] - n) for n in held)
+        return found - self.answers_due(pool) if found else 0
 
     def answers_due(self, pool: int) -> int:
         """Batches of the pool that were asked back and may still come."""
@@ -162,3 +200,8 @@ class Workers:
     def never_starts(self, pool: int) -> bool:
         """Whether too many workers of the pool died in a row before their first start."""
         return self.failed_starts[pool] >= STARTS_THAT_MAY_FAIL
+
+
+def _ahead(pool: Pool, most_held: int) -> int:
+    """Rows that may wait at a concurrent worker, to start as others end without the driver."""
+    return 0 if most_held == 1 else max(1, pool.concurrency // 8)

@@ -556,15 +556,33 @@ class TestStages:
 
         assert_refused(action, "Silent", "no __call__")
 
-    def test_async_call_of_a_class(self) -> None:
+    def test_async_class_in_batches(self) -> None:
         class Later:
             async def __call__(self, rows: list[Any]) -> list[Any]:
                 return rows
 
         def action() -> object:
-            return stage(Later)  # <-
+            return stage(Later, rowwise=False)  # <-
 
-        assert_refused(action, "Later", "async")
+        assert_refused(action, "Later", "row-wise")
+
+    def test_concurrency_of_a_plain_stage(self) -> None:
+        def action() -> object:
+            return double.options(concurrency=8)  # <-
+
+        assert_refused(action, "stage double", "concurrency=8 is for async stages", "replicas")
+
+    def test_concurrency_in_batches(self) -> None:
+        def action() -> object:
+            return fetch.options(concurrency=8, batch_size=4)  # <-
+
+        assert_refused(action, "stage fetch", "concurrency=8", "batch_size=4 does not go with it")
+
+    def test_no_concurrency(self) -> None:
+        def action() -> object:
+            return fetch.options(concurrency=0)  # <-
+
+        assert_refused(action, "stage fetch", "concurrency", "at least 1", "0 (int)")
 
     def test_async_function_in_batches(self) -> None:
         def action() -> object:

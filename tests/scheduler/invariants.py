@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from rayorch_prefect.model.events import EntityRange
 from rayorch_prefect.model.outcomes import Outcome
+from rayorch_prefect.program.plan import Call, Pool
 from rayorch_prefect.scheduler import microbatch as microbatch_module
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.grains import LEGAL, Grains, Phase
@@ -189,16 +191,27 @@ def _check_flights(scheduler: Scheduler) -> None:
 
 def _check_workers(scheduler: Scheduler) -> None:
     workers = scheduler.workers
+    held = {worker: len(batches) for worker, batches in workers.held.items()}
     assert set(workers.held) == set(workers.pool_of)
     assert sum(map(len, workers.held.values())) == len(workers.flights)
     assert workers.announced | workers.asked_back <= set(workers.flights)
     assert workers.worn <= set(workers.held)
     assert not workers.newly_worn
-    for slots, held in ((workers.idle, 0), (workers.spare, 1))[: workers.most_held]:
-        found = sorted(worker for pool in slots for worker in pool)
-        fresh = set(workers.held) - workers.worn
-        assert found == sorted(one for one in fresh if len(workers.held[one]) == held)
-    assert max(map(len, workers.held.values()), default=0) <= workers.most_held
+    assert set(workers.sealed) <= set(workers.held)
+    for pool in scheduler.plan.pools:
+        most = workers.most[pool.id]
+        mine = {worker: n for worker, n in held.items() if workers.pool_of[worker] == pool.id}
+        assert max(mine.values(), default=0) <= most
+        fresh = {one: n for one, n in mine.items() if one not in workers.worn | {*workers.sealed}}
+        assert sorted(workers.idle[pool.id]) == sorted(one for one, n in fresh.items() if not n)
+        assert sorted(workers.spare[pool.id]) == sorted(
+            one for one, n in fresh.items() if 0 < n < most
+        )
+        sealed = [one for one in mine if one in workers.sealed]
+        assert pool.is_concurrent or not sealed
+        assert all(mine[one] for one in sealed), "a worker is sealed for nothing"
+        if pool.is_concurrent:
+            _check_places(scheduler, pool, mine, fresh)
     for pool in scheduler.plan.pools:
         known = {worker for worker, at in workers.pool_of.items() if at == pool.id}
         assert len(known - workers.worn) + workers.starting[pool.id] == pool.replicas
@@ -208,4 +221,61 @@ def _check_workers(scheduler: Scheduler) -> None:
                 if call.pool == pool.id:
                     ready = scheduler.counts.calls[call.id].ready
                     allowed = ready and scheduler.breakers.limit(call.id, 1)
-                    assert not allowed, "a worker idles while a Grain is ready for it"
+                    lingers = pool.linger_s is not None and _lingers(scheduler, pool, call)
+                    assert lingers or not allowed, "a worker idles while a Grain is ready for it"
+
+
+def _check_places(
+    scheduler: Scheduler, pool: Pool, held: dict[int, int], fresh: dict[int, int]
+) -> None:
+    """No place is free while a row is ready for it; suspects wait only for an empty worker."""
+    workers, queues = scheduler.workers, scheduler.queues
+    calls = [call.id for call in scheduler.plan.calls if call.pool == pool.id]
+    for call in [call for call in calls if scheduler.breakers.limit(call, 1)]:
+        closed = [entry for entry in queues._queues[call] if entry.closed]
+        suspects = sum(_ready_in(scheduler, call, entry.ranges) for entry in closed)
+        open_rows = scheduler.counts.calls[call].ready - suspects
+        free = [worker for worker, n in fresh.items() if n < pool.concurrency]
+        assert not (free and open_rows), "a place is free while a row is ready for it"
+        if suspects:
+            assert 0 not in fresh.values(), "a worker is empty while suspects wait for one"
+            coming = workers.starting[pool.id] or any(one in workers.sealed for one in held)
+            assert coming or not fresh, "nobody drains for the suspects"
+
+    asked = workers.answers_due(pool.id)
+    places = sum(max(0, pool.concurrency - n) for n in fresh.values())
+    assert places <= asked or not workers.waiting(pool.id), "a place is free while a row waits"
+
+
+def _lingers(scheduler: Scheduler, pool: Pool, call: Call) -> bool:
+    """Whether a worker may idle: a wait was asked for, and more rows may come."""
+    closed = [entry for entry in scheduler.queues._queues[call.id] if entry.closed]
+    others = [one for at, one in enumerate(scheduler.counts.calls) if at != call.id]
+    return (
+        scheduler.lingering.waits(call.id)
+        and scheduler.counts.calls[call.id].ready < pool.batch_size
+        and any(one.ready or one.in_flight for one in others)
+        and not any(_ready_in(scheduler, call.id, entry.ranges) for entry in closed)
+    )
+
+
+def more_may_come(scheduler: Scheduler, call: Call) -> bool:
+    """Whether a Grain of the Call still waits for an input, or may come to be."""
+    plan = scheduler.plan
+    for run in scheduler.runs.values():
+        if Phase.WAITING in run.mb.grains.phase[call.id]:
+            return True
+        domain = call.domain
+        while (above := plan.domains[domain].parent) is not None:
+            if any(run.mb.lineage.is_open(domain, at) for at in range(run.mb.lineage.count[above])):
+                return True
+            domain = above
+    return False
+
+
+def _ready_in(scheduler: Scheduler, call: int, ranges: Iterable[EntityRange]) -> int:
+    return sum(
+        scheduler.runs[number].mb.grains.phase[call].count(Phase.READY, first, end)
+        for number, first, end in ranges
+        if number in scheduler.runs
+    )

@@ -149,9 +149,14 @@ class _Builder:
             return shared[-1]
         batch, replicas, budget = 1 + step.c % 4, 1 + step.c // 4 % 2, 1 + step.c // 8 % 3
         rowwise = bool(step.c // 24 % 2)
+        concurrency = (1, 2, 1, 5)[(step.a + step.b) % 4] if rowwise else 1
+        target = _any_generator if rowwise and step.c % 2 else _any_stage
+        target = target if concurrency == 1 else _any_async_stage
         used = stage(
-            _any_generator if rowwise and step.c % 2 else _any_stage,
-            batch_size=batch,
+            target,
+            batch_size=batch if concurrency == 1 else 1,
+            concurrency=concurrency,
+            linger_s=1.0 if (step.a + step.c) % 4 == 1 else None,
             replicas=replicas,
             retry_budget=budget,
             outputs=outputs,
@@ -310,6 +315,10 @@ def _any_stage(*rows: object) -> object:
 
 def _any_generator(*rows: object) -> Iterator[object]:
     yield _any_stage(*rows)
+
+
+async def _any_async_stage(*rows: object) -> object:
+    raise AssertionError(f"stages are only simulated, {rows}")
 
 
 _KEEP = {"on_failure": "keep"}

@@ -38,7 +38,12 @@ def named(name: str, **options: Any) -> Any:
     def act(*rows: object) -> object:
         raise AssertionError(f"{name} is only simulated, {rows}")
 
-    act.__name__ = name
+    async def act_later(*rows: object) -> object:
+        return act(*rows)
+
+    act.__name__ = act_later.__name__ = name
+    if "concurrency" in options:
+        return stage(act_later, **options)
     chosen: dict[str, Any] = {"rowwise": False, "batch_size": 8, **options}
     return stage(act, **chosen)
 

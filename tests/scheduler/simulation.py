@@ -23,6 +23,8 @@ from rayorch_prefect.model.events import (
     Event,
     ForgetBar,
     Instruction,
+    LingerCall,
+    LingerPassed,
     MicrobatchAbandoned,
     MicrobatchClosed,
     ParentCompleted,
@@ -47,7 +49,7 @@ from rayorch_prefect.model.reports import (
     Report,
     RowsReport,
 )
-from rayorch_prefect.program.plan import Plan
+from rayorch_prefect.program.plan import Plan, Pool
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.grains import Phase
 from tests.scheduler import invariants
@@ -116,6 +118,11 @@ class Simulation:
         self._tried: dict[tuple[int, Path], int] = {}
         self._too_slow: set[tuple[int, Path]] = set()
         self._verdicts = Verdicts(plan, self.expected, self._stages, self._too_slow)
+        self._suspects: dict[tuple[int, Path], int] = {}
+        self._companies: dict[int, int] = {}
+        self._lingers: dict[int, int] = {}
+        self._lingered: set[int] = set()
+        self._taken_back: set[tuple[int, Path]] = set()
         self._down: set[int] = set()
         self._open: dict[int, str] = {}
         self._refused: dict[int, list[Path]] = {}
@@ -142,6 +149,9 @@ class Simulation:
         self.log.append((event, instructions))
         self._carry_out(instructions)
         invariants.check(self.scheduler)
+        for call in self.plan.calls:
+            waits = self.scheduler.lingering.waits(call.id)
+            assert call.id in self._lingers or not waits, "nobody will end a wait"
         return instructions
 
     def _next_action(self) -> Callable[[], object] | None:
@@ -169,6 +179,8 @@ class Simulation:
             yield lambda asked=asked: self._answer(*asked)  # type: ignore[misc]
         if self._unreleased:
             yield self._release
+        for linger in [*self._lingers.items()][:2]:
+            yield lambda linger=linger: self._linger_passed(*linger)  # type: ignore[misc]
         for call in [call for call, phase in self._open.items() if phase == "paused"]:
             if call in self._down:
                 yield lambda call=call: self._down.remove(call)  # type: ignore[misc]
@@ -188,6 +200,10 @@ class Simulation:
                 yield lambda worker=worker: self._pass_deadline(worker)  # type: ignore[misc]
         if self._held and self.statistics.worn < MOST_LOSSES and self._pick.random() < 0.1:
             yield lambda: self._wear(self._pick.choice(sorted(self._held)))
+        if self._lingers:
+            call, turn = self._pick.choice(sorted(self._lingers.items()))
+            if turn > 1:
+                yield lambda: self._expect_nothing(LingerPassed(call, turn - 1))
         if self._gone:
             worker, pool = self._pick.choice(self._gone)
             yield lambda: self._expect_nothing(WorkerWorn(worker))
@@ -208,6 +224,15 @@ class Simulation:
     def _go_down(self) -> None:
         self.statistics.outages += 1
         self._down.add(self._pick.randrange(len(self.plan.calls)))
+
+    def _linger_passed(self, call: int, turn: int) -> None:
+        del self._lingers[call]
+        self._lingered.add(call)
+        self.statistics.lingers += 1
+        self.tell(LingerPassed(call, turn))
+        pool, counts = self.plan.calls[call].pool, self.scheduler.counts.calls[call]
+        if call not in self._open and self.scheduler.workers.idle[pool]:
+            assert not counts.ready, "a wait that is over goes on"
 
     def _probe(self, call: int) -> None:
         self._open[call] = "asking"
@@ -261,8 +286,8 @@ class Simulation:
         self.tell(WorkerReady(worker, pool))
 
     def _report(self, worker: int) -> None:
-        """The oldest batch of a worker comes back."""
-        batch = self._held[worker][0]
+        """The oldest batch of a worker comes back, or one of its rows in flight."""
+        batch = self._pick_started(worker)
         sent = self.sent.pop(batch)
         if self._chaos and self._late_in_all < LATE_REPORTS and self._pick.random() < 0.1:
             self._late.append((batch, sent.order.worker, sent))
@@ -276,7 +301,7 @@ class Simulation:
         for path in again if isinstance(report, RowsReport) else ():
             self._tried[sent.order.call, path] -= 1
         self._learn_bars(worker, sent, report)
-        self._held[worker].pop(0)
+        self._held[worker].remove(batch)
         bars = list(self._bars(sent, report))
         before, was_open = self._charges(), sent.order.call in self._open
         told = self.tell(BatchReported(batch, worker, report))
@@ -376,7 +401,9 @@ class Simulation:
         held = self._held.get(worker, [])
         if batch not in held:
             self._expect_nothing(BatchStarted(batch, worker))
-        elif held[0] == batch or (self._chaos > 2 and self._pick.random() < 0.2):
+        elif batch in held[: self._pool(worker).concurrency] or (
+            self._chaos > 2 and self._pick.random() < 0.2
+        ):
             self._announced.add(batch)
             self.tell(BatchStarted(batch, worker))
         else:
@@ -384,6 +411,7 @@ class Simulation:
             held.remove(batch)
             for path in sent.paths:
                 self._tried[sent.order.call, path] -= 1
+                self._taken_back.add((sent.order.call, path))
             self.statistics.taken_back += 1
             self.tell(BatchTakenBack(batch, worker))
 
@@ -486,6 +514,9 @@ class Simulation:
 
     def _lose_busy(self, worker: int) -> None:
         lost = [self.sent.pop(batch) for batch in self._held[worker]]
+        if self._pool(worker).is_concurrent:
+            self._lose_rows(worker, lost)
+            return
         begun = [one for one in lost if one is lost[0] or one.order.batch in self._announced]
         pool = self._forget_worker(worker)
         self._lost(worker, pool, started=True)
@@ -500,8 +531,52 @@ class Simulation:
         kind = failed_type(Kind.ATTEMPTS_EXHAUSTED, sent.order.call)
         self.tell(WorkerLost(worker, pool, kind, "in a batch", charge=charge))
 
+    def _lose_rows(self, worker: int, lost: list[Sent]) -> None:
+        """A worker with several rows in flight dies; each may be the one that did it."""
+        charge = self._pick.random() < 0.7
+        if len(lost) == 1:
+            charge = charge and self._stages.may_charge(lost[0])
+        if self._late_in_all < LATE_REPORTS and self._pick.random() < 0.5:
+            sent = self._pick.choice(lost)
+            self._late.append((sent.order.batch, worker, sent))
+            self._late_in_all += 1
+        pool = self._forget_worker(worker)
+        self._lost(worker, pool, started=True)
+        wanted = self._expect_companies(lost, charge)
+        kind = failed_type(Kind.ATTEMPTS_EXHAUSTED, lost[0].order.call)
+        self.tell(WorkerLost(worker, pool, kind, "in some row", charge=charge))
+        assert self._charges() == wanted, "the wrong Grains are charged"
+
+    def _expect_companies(self, lost: list[Sent], charge: bool) -> Counter[tuple[int, int, int]]:
+        """Suspects come in smaller companies next, or as they were; returns the charges to be."""
+        wanted = Counter(self._charges())
+        by_call = Counter(sent.order.call for sent in lost)
+        for sent in lost:
+            (path,), call = sent.paths, sent.order.call
+            company = self._companies.pop(sent.order.batch, None)
+            if charge and len(lost) > 1:
+                self.statistics.suspects += 1
+                company = by_call[call] if len(by_call) > 1 else (len(lost) + 1) // 2
+            elif charge:
+                company = 1
+                if self._grain_is_live(sent.order, 0):
+                    wanted[self._grain(sent.order, 0)] += 1
+            if company is not None:
+                self._suspects[call, path] = company
+        return wanted
+
+    def _pool(self, worker: int) -> Pool:
+        return self.plan.pools[self._pool_of[worker]]
+
+    def _pick_started(self, worker: int) -> int:
+        started = self._held[worker][: self._pool(worker).concurrency]
+        return self._pick.choice(started) if self._chaos else started[0]
+
     def _pass_deadline(self, worker: int) -> None:
         """A batch, or the row of it that runs, takes too long; seldom one that has just ended."""
+        if self._pool(worker).is_concurrent:
+            self._pass_row_deadline(worker)
+            return
         lost = [self.sent[batch] for batch in self._held[worker]]
         slow = lost[-1] if self._pick.random() < 0.1 else lost[0]
         pool = self.plan.pools[self._pool_of[worker]]
@@ -514,6 +589,25 @@ class Simulation:
         if culprit is not None and not self._stages.may_charge(slow, culprit):
             return
         self._end_slow(worker, lost, slow, row, culprit)
+
+    def _pass_row_deadline(self, worker: int) -> None:
+        """A worker with several rows in flight does not answer; any of them may be why."""
+        lost = [self.sent[batch] for batch in self._held[worker]]
+        if self._pool(worker).longest_row_s is None:
+            return
+        if len(lost) == 1 and not self._stages.may_charge(lost[0], 0):
+            return
+        slow = self.sent[self._pick_started(worker)]
+        self.statistics.deadlines += 1
+        for sent in lost:
+            del self.sent[sent.order.batch]
+        self._gone.append((worker, self._forget_worker(worker)))
+        wanted = self._expect_companies(lost, charge=True)
+        if len(lost) == 1 and self._grain_is_live(slow.order, 0):
+            self._too_slow.add((slow.order.call, slow.paths[0]))
+        told = self.tell(DeadlinePassed(slow.order.batch, worker))
+        assert EndWorker(worker) in told, "a worker that does not answer goes on"
+        assert self._charges() == wanted, "the wrong Grains are charged"
 
     def _end_slow(
         self, worker: int, lost: list[Sent], slow: Sent, row: int | None, culprit: int | None
@@ -598,6 +692,10 @@ class Simulation:
                 case ForgetBar(worker, bar):
                     assert bar in self._bars_at[worker]
                     self._bars_at[worker].remove(bar)
+                case LingerCall(call, turn):
+                    assert turn > self._lingers.get(call, 0)
+                    self._lingers[call] = turn
+                    self._lingered.discard(call)
                 case PauseCall(call):
                     self.statistics.pauses += call not in self._open
                     self._open[call] = "paused"
@@ -613,7 +711,7 @@ class Simulation:
         pool = self._pool_of[order.worker]
         assert pool == call.pool
         held = self._held[order.worker]
-        assert len(held) < self.most_held, "a worker holds more than it may"
+        self._check_room(order, held)
         assert not held or order.rows == self.plan.pools[pool].batch_size, "sent ahead, not full"
         if call.id in self._open:
             assert self._open[call.id] == "asking", "a paused Call gets a batch"
@@ -637,10 +735,57 @@ class Simulation:
             self._tried[call.id, path] = tried + 1
             longest = self._longest.pop((call.id, path), order.rows)
             assert order.rows <= longest, "a suspect is not isolated"
+        self._check_company(order, paths)
+        self._check_linger(order, paths, tries)
+        self._lingered.discard(call.id)
         self._verdicts.check_inputs(call, order, paths)
         check_cuts(order, paths)
         self.sent[order.batch] = Sent(order, paths)
         self._chunks.dispatched(self.sent[order.batch])
+
+    def _check_room(self, order: DispatchBatch, held: list[int]) -> None:
+        """Rows wait at a worker only where no other has a place for them."""
+        pool = self._pool(order.worker)
+        if not pool.is_concurrent:
+            assert len(held) < self.most_held, "a worker holds more than it may"
+            return
+        ahead = 0 if self.most_held == 1 else max(1, pool.concurrency // 8)
+        assert len(held) < pool.concurrency + ahead, "a worker holds more than it may"
+        assert order.rows == 1
+        if len(held) >= pool.concurrency:
+            self._check_no_place(pool)
+
+    def _check_no_place(self, pool: Pool) -> None:
+        workers = self.scheduler.workers
+        free = [
+            worker
+            for worker, held in self._held.items()
+            if self._pool_of[worker] == pool.id
+            and len(held) < pool.concurrency
+            and worker not in workers.worn
+            and worker not in workers.sealed
+        ]
+        assert not free, "a row waits at a worker while another has a place for it"
+
+    def _check_linger(self, order: DispatchBatch, paths: list[Path], tries: list[int]) -> None:
+        """A part-filled batch has waited, if there was anything to wait for."""
+        call, pool = self.plan.calls[order.call], self._pool(order.worker)
+        may_be_closed = any(tries) or any((call.id, path) in self._taken_back for path in paths)
+        if pool.linger_s is None or order.rows == pool.batch_size or may_be_closed:
+            return
+        if call.id not in self._lingered and call.id not in self._open:
+            assert not invariants.more_may_come(self.scheduler, call), "it goes at once"
+
+    def _check_company(self, order: DispatchBatch, paths: list[Path]) -> None:
+        """A suspect has no more company than it may have."""
+        if not self._pool(order.worker).is_concurrent:
+            return
+        most = self._suspects.pop((order.call, paths[0]), None)
+        if most is not None:
+            self._companies[order.batch] = most
+        held = self._held[order.worker]
+        bounds = [self._companies[batch] for batch in held if batch in self._companies]
+        assert len(held) <= min(bounds, default=len(held)), "a suspect is not isolated"
 
     def _paths(self, order: DispatchBatch) -> Iterator[Path]:
         for number, first, end in order.ranges:

@@ -60,6 +60,8 @@ class Tally:
     taken_back: int = 0
     deadlines: int = 0
     row_deadlines: int = 0
+    suspects: int = 0
+    lingers: int = 0
     recycled: int = 0
     worn: int = 0
     pauses: int = 0
@@ -79,6 +81,8 @@ class Tally:
         self.taken_back += met.taken_back
         self.deadlines += met.deadlines
         self.row_deadlines += met.row_deadlines
+        self.suspects += met.suspects
+        self.lingers += met.lingers
         self.recycled += met.recycled
         self.worn += met.worn
         self.pauses += met.pauses
@@ -134,6 +138,8 @@ def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     assert tally.skipped
     assert tally.forgotten
     assert tally.taken_back
+    assert tally.suspects
+    assert tally.lingers
     assert tally.deadlines > tally.row_deadlines > 0
     assert tally.recycled > tally.worn > 0
     assert tally.pauses

@@ -39,6 +39,8 @@ class Statistics:
     events: int = 0
     losses: int = 0
     deadlines: int = 0
+    suspects: int = 0
+    lingers: int = 0
     row_deadlines: int = 0
     recycled: int = 0
     worn: int = 0

@@ -529,7 +529,11 @@ class Simulation:
             self._late_in_all += 1
         # The type of the last error is shown of a spent budget.
         kind = failed_type(Kind.ATTEMPTS_EXHAUSTED, sent.order.call)
+        wanted = Counter(self._charges())
+        if charge and sent.order.rows == 1 and self._grain_is_live(sent.order, 0):
+            wanted[self._grain(sent.order, 0)] += 1
         self.tell(WorkerLost(worker, pool, kind, "in a batch", charge=charge))
+        assert self._charges() == wanted, "the wrong Grains are charged"
 
     def _lose_rows(self, worker: int, lost: list[Sent]) -> None:
         """A worker with several rows in flight dies; each may be the one that did it."""

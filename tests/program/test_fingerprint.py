@@ -19,7 +19,7 @@ from rayorch_prefect.errors import ProgramError
 from rayorch_prefect.program import F, Port, program, stage
 from rayorch_prefect.program.canonical import NoStableForm, canonical
 from tests.program.night import nightly
-from tests.program.toys import Join, One, Other, Two, assert_declined, double
+from tests.program.toys import Join, One, Other, Two, assert_declined, double, fetch
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,6 +100,7 @@ def scaled(by: object = 1, **options: Any) -> str:
         {"memory_limit_mb": 512},
         {"recycle_after_batches": 9},
         {"recycle_above_mb": 900},
+        {"linger_s": 0.5},
     ],
 )
 def test_physical_options_do_not_matter(options: dict[str, Any]) -> None:
@@ -108,6 +109,13 @@ def test_physical_options_do_not_matter(options: dict[str, Any]) -> None:
 
 def test_a_row_limit_does_not_matter() -> None:
     assert scaled(rowwise=True, row_limit_s=3) == scaled(rowwise=True)
+
+
+def test_concurrency_does_not_matter() -> None:
+    def printed(**options: Any) -> str:
+        return print_of(lambda source: fetch.options(**options)(source))
+
+    assert printed(concurrency=8) == printed()
 
 
 def test_shared_pools_do_not_matter() -> None:

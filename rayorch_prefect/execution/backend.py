@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.marker import Place
-from rayorch_prefect.execution.messages import BatchMessage, Reply
+from rayorch_prefect.execution.messages import BatchMessage, Reply, RowChunk
 from rayorch_prefect.model.events import Bar, WorkerLost
 
 
@@ -67,6 +67,16 @@ class BatchReply:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunksCame:
+    """A batch that still runs hands over children. `large` references their large chunks."""
+
+    worker: int
+    batch: int
+    chunks: tuple[RowChunk, ...]
+    large: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerIsAt:
     """Where a worker was found, that was asked about a batch."""
 
@@ -76,7 +86,13 @@ class WorkerIsAt:
 
 
 BackendMessage: TypeAlias = (
-    WorkerIsReady | WorkerIsLost | WorkerHasRetired | BatchReply | TakeBackAnswer | WorkerIsAt
+    WorkerIsReady
+    | WorkerIsLost
+    | WorkerHasRetired
+    | BatchReply
+    | ChunksCame
+    | TakeBackAnswer
+    | WorkerIsAt
 )
 
 

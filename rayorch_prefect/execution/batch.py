@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rayorch_prefect.execution.bars import Bars, Gate
+from rayorch_prefect.execution.children import children_again
 from rayorch_prefect.execution.codec import EncodedChunk, LargeChunk, decode, encode, rows_of
 from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.marker import Marker
@@ -57,7 +58,10 @@ def run_batch(
         return inputs, returns
     before_start()
     begin = time.perf_counter()
-    results = runner.run(contract, message.rows, inputs, Gate(bars, message, marker))
+    if message.pieces:
+        results = children_again(runner, contract, message, inputs)
+    else:
+        results = runner.run(contract, message.rows, inputs, Gate(bars, message, marker))
     busy = time.perf_counter() - begin
     if marker is not None:
         marker.between_rows(message.batch)
@@ -110,12 +114,22 @@ def encoded(
     contract: CallContract, message: BatchMessage, results: Results, returns: LargeReturns
 ) -> Reply:
     """The results as a reply, large chunks put into `returns`."""
+    made = encoded_outputs(contract, message.cuts, results.columns, returns)
+    if not isinstance(made, tuple):
+        return made
+    return RowsReply(message.rows, made[0], results.failures, made[1])
+
+
+def encoded_outputs(
+    contract: CallContract, cuts: Sequence[int], columns: Sequence[Column], returns: LargeReturns
+) -> tuple[tuple[ReturnedOutput, ...], int] | AttemptFailed | ContractBreach:
+    """Columns as outputs and the bytes of their large chunks, which go into `returns`."""
     packed = 0
     outputs: list[ReturnedOutput] = []
     large_bytes = 0
-    for column in results.columns:
+    for column in columns:
         chunks: list[ReturnedChunk] = []
-        for values in _cut(column, message.cuts, contract.chunk_rows):
+        for values in _cut(column, cuts, contract.chunk_rows):
             try:
                 chunk = encode(values)
             except MemoryError as error:
@@ -128,7 +142,7 @@ def encoded(
         shapes = None if column.shapes is None else tuple(column.shapes)
         mask = None if column.mask is None else bytes(column.mask)
         outputs.append(ReturnedOutput(tuple(chunks), shapes, mask))
-    return RowsReply(message.rows, tuple(outputs), results.failures, large_bytes)
+    return tuple(outputs), large_bytes
 
 
 def _unpicklable(values: Sequence[Any], error: Exception) -> ContractBreach:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rayorch_prefect.errors import InternalError
@@ -23,7 +23,8 @@ class Recipe:
 
     `inputs` address `blocks`. `made` is (sizes of chunks, hash of shapes) by output and `failed`
     the rows without values: once it has run, to tell whether it gives the same again. `since` is
-    when it left, in the timer's seconds.
+    when it left, in the timer's seconds. Where children come in chunks, they are made again by
+    the recipes of their rows, in `by_row`; `taken` are the children of earlier tries.
     """
 
     call: int
@@ -34,6 +35,9 @@ class Recipe:
     since: float = 0.0
     made: tuple[tuple[tuple[int, ...], int], ...] = ()
     failed: frozenset[int] = frozenset()
+    in_chunks: bool = False
+    taken: tuple[tuple[int, int], ...] = ()
+    by_row: dict[int, Any] = field(default_factory=dict[int, Any])
 
     def message(
         self,
@@ -54,6 +58,8 @@ class Recipe:
             bars=bars,
             oldest=oldest,
             left_out=self.failed,
+            in_chunks=self.in_chunks,
+            taken=self.taken,
         )
 
     def ran(self, reply: RowsReply) -> None:
@@ -113,10 +119,12 @@ class Blocks:
         chunks: Sequence[tuple[int, Any]],
         recipe: Recipe | SourceRows | None = None,
         output: int = 0,
+        place: int = 0,
     ) -> int:
-        """Keep chunks of (n, data) under consecutive slots; returns the first slot."""
+        """Keep chunks of (n, data) under consecutive slots, as the recipe's chunks from `place`
+        on; returns the first slot."""
         first = self._next_slot
-        for index, (n, data) in enumerate(chunks):
+        for index, (n, data) in enumerate(chunks, place):
             if n:
                 self._starts.append(self._next_slot)
                 block = Block(self._next_slot, n, data, n, recipe, (output, index))

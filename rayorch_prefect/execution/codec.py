@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import cloudpickle
 import numpy as np
@@ -79,6 +79,35 @@ def readdress(parts: Parts, pieces: Callable[[int, int], Sequence[tuple[int, int
             case _:
                 found.append(part)
     return tuple(found)
+
+
+def one_row(parts: Parts, row: int, chunk: Callable[[int], int]) -> Parts:
+    """Row `row` of chunk-addressed parts, its chunks renumbered by `chunk`."""
+    for part in parts:
+        n = part[3] if part[0] == "R" else part[2] if part[0] == "X" else 1
+        if row < n:
+            return (_renumbered(_narrowed(part, row), chunk),)
+        row -= n
+    raise IndexError(row)
+
+
+def _narrowed(part: Part, row: int) -> Part:
+    """One row of a part."""
+    if part[0] == "R":
+        return ("R", part[1], part[2] + row, 1)
+    return cast(Part, part[1]) if part[0] == "X" else part
+
+
+def _renumbered(part: Part, chunk: Callable[[int], int]) -> Part:
+    match part[0]:
+        case "R":
+            return ("R", chunk(part[1]), *part[2:])
+        case "L" | "M":
+            return (part[0], tuple(_renumbered(one, chunk) for one in part[1]), *part[2:])
+        case "X":
+            return ("X", _renumbered(part[1], chunk), part[2])
+        case _:
+            return part
 
 
 def rows_of(parts: Parts, chunks: Sequence[list[Any]]) -> list[Any]:

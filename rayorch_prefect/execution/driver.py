@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rayorch_prefect.errors import ObjectStoreFull, RayorchError
+from rayorch_prefect.execution.arrivals import Arrivals
 from rayorch_prefect.execution.backend import (
     Backend,
     BackendMessage,
     BatchReply,
+    ChunksCame,
     TakeBackAnswer,
     WorkerHasRetired,
     WorkerIsAt,
@@ -105,6 +107,7 @@ class Driver:
         self._events: deque[Event] = deque()
         self.remaker = Remaker(plan, self.blocks, self)
         self._recipes: dict[int, Recipe] = {}
+        self._arrivals = Arrivals(plan, self.blocks, self)
         self._parked: set[int] = set()
         self._clocks = Clocks(plan, self.scheduler.workers, self._parked, self.remaker.runs_at)
         # Rows handed over whose release the scheduler has not been told yet, by microbatch.
@@ -241,6 +244,9 @@ class Driver:
                 self._weigh(message)
                 report = self._stored(message)
                 self._apply(BatchReported(message.batch, message.worker, report))
+            case ChunksCame():
+                for event in self._arrivals.told(message, self._recipes.get(message.batch)):
+                    self._apply(event)
             case WorkerIsAt():
                 self._seen(message)
 
@@ -302,13 +308,8 @@ class Driver:
         return RowsReport(reply.rows, outputs, reply.failures, reply.skipped)
 
     def _require_stored(self, reply: RowsReply, large: Sequence[Any]) -> None:
-        used = {
-            chunk.large_return
-            for output in reply.outputs
-            for chunk in output.chunks
-            if chunk.data is None
-        }
-        if used and (problem := self._backend.unstored([large[i] for i in sorted(used)])):
+        used = reply.large_returns
+        if used and (problem := self._backend.unstored([large[i] for i in used])):
             raise ObjectStoreFull(problem)
 
     def _kept(self, output: ReturnedOutput, large: Sequence[Any]) -> list[tuple[int, Any]]:
@@ -389,7 +390,7 @@ class Driver:
     def _dispatch(self, batch: DispatchBatch) -> None:
         inputs, blocks = self.blocks.address(batch.inputs)
         recipe = Recipe(batch.call, batch.rows, inputs, blocks, batch.cuts, self._timer())
-        self._recipes[batch.batch] = recipe
+        self._recipes[batch.batch] = self._arrivals.prepared(recipe, batch)
         self._send(batch.worker, batch.batch, recipe, batch.bars, batch.oldest)
 
     def _send(

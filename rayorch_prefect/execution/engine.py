@@ -23,7 +23,7 @@ from rayorch_prefect.errors import (
     UsageError,
 )
 from rayorch_prefect.execution.appliers import Application, Appliers
-from rayorch_prefect.execution.backend import BackendMessage, BatchReply, WorkerIsReady
+from rayorch_prefect.execution.backend import BackendMessage, BatchReply, ChunksCame, WorkerIsReady
 from rayorch_prefect.execution.cluster import check_fit, connect, waiting_text
 from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.engine_run import Run
@@ -195,7 +195,7 @@ class Engine:
         self._later(self._receive, message)
 
     def _receive(self, message: BackendMessage) -> None:
-        if isinstance(message, BatchReply | WorkerIsReady):
+        if isinstance(message, BatchReply | ChunksCame | WorkerIsReady):
             self._still.moved(time.monotonic())
         self._live_driver.receive(message)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rayorch_prefect.execution.backend import (
     BackendMessage,
     BatchReply,
+    ChunksCame,
     TakeBackAnswer,
     WorkerIsLost,
     WorkerIsReady,
 )
 from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import Fetch, LargeReturns, references, run_batch
+from rayorch_prefect.execution.chunk_batch import Handed, run_in_chunks
 from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.messages import BatchMessage
 from rayorch_prefect.execution.specs import contracts, stage_spec
@@ -66,6 +68,7 @@ class LocalBackend:
         self._set_up_pools: set[int] = set()
         self._contracts = [contracts(plan, pool.id) for pool in plan.pools]
         self._started: list[BackendMessage] = []
+        self._running: dict[int, Iterator[Handed]] = {}
         self._sent: list[tuple[int, int, BatchMessage]] = []
 
     @property
@@ -102,8 +105,8 @@ class LocalBackend:
 
     def take_back(self, worker: int, batch: int) -> None:
         """A batch that waits behind another one has not started."""
-        waiting = [sent for sent in self._sent if sent[1] == batch]
-        self._sent = [sent for sent in self._sent if sent[1] != batch]
+        waiting = [sent for sent in self._sent if sent[1] == batch and batch not in self._running]
+        self._sent = [sent for sent in self._sent if sent not in waiting]
         self._started.append(TakeBackAnswer(worker, batch, taken=bool(waiting)))
 
     def tell_bars(self, worker: int, bars: Sequence[Bar]) -> None:
@@ -150,11 +153,35 @@ class LocalBackend:
         worker, batch, message = self._next()
         if self._chance(self._losses):
             return self._lose(worker)
-        self._lose_values(message)
+        if batch not in self._running:
+            self._lose_values(message)
+        if message.in_chunks:
+            return self._next_portion(worker, batch, message)
         pool, runner = self._workers[worker]
         contract = self._contracts[pool][message.call]
         reply, returns = run_batch(runner, contract, message, _fetch, self._bars[worker])
         return BatchReply(worker, batch, reply, _held(returns))
+
+    def _next_portion(self, worker: int, batch: int, message: BatchMessage) -> BackendMessage:
+        """Go on with a batch that hands over children; then others have their turn."""
+        handed = self._running.pop(batch, None) or self._begun(worker, message)
+        portion, large = next(handed)
+        if portion.end is None:
+            self._running[batch] = handed
+            places = [place for place, sent in enumerate(self._sent) if sent[0] == worker]
+            self._sent.insert(min(places, default=len(self._sent)), (worker, batch, message))
+        else:
+            end = BatchReply(worker, batch, portion.end)
+            if not portion.chunks:
+                return end
+            self._started.append(end)
+        return ChunksCame(worker, batch, portion.chunks, _Held(large))
+
+    def _begun(self, worker: int, message: BatchMessage) -> Iterator[Handed]:
+        pool, runner = self._workers[worker]
+        contract = self._contracts[pool][message.call]
+        due = None if self._random is None else lambda size: self._chance(0.5)
+        return run_in_chunks(runner, contract, message, _fetch, self._bars[worker], due=due)
 
     def _next(self) -> tuple[int, int, BatchMessage]:
         """The oldest batch of some worker."""
@@ -164,6 +191,8 @@ class LocalBackend:
         return self._sent.pop(self._random.choice(sorted(oldest.values())))
 
     def _lose(self, worker: int) -> BackendMessage:
+        for _, batch, _ in [sent for sent in self._sent if sent[0] == worker]:
+            self._running.pop(batch, None)
         self._sent = [sent for sent in self._sent if sent[0] != worker]
         pool, _ = self._workers[worker]
         self._end(worker)

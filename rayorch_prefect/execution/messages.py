@@ -19,13 +19,18 @@ class CallContract:
     list_depths: tuple[int, ...]
     masks: tuple[bool, ...]
     chunk_rows: int
+    chunked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMessage:
     """A batch for a worker. `inputs` address `chunks`, which are pickles or references to
     stored objects with a position in each (see `ChunkAddress`). `bars[i]` is the bar that would
-    skip the rows from `cuts[i-1]` to `cuts[i]`; none at the root. Rows `left_out` do not start."""
+    skip the rows from `cuts[i-1]` to `cuts[i]`; none at the root. Rows `left_out` do not start.
+
+    `in_chunks`: the children are handed over while the batch runs; of a row in `taken` (row, n)
+    the first n are not wanted. `pieces` are the numbers of children in the chunks that the one
+    row has to make again after those."""
 
     batch: int
     call: int
@@ -37,6 +42,9 @@ class BatchMessage:
     bars: tuple[Bar, ...] = ()
     oldest: int = 0
     left_out: frozenset[int] = frozenset()
+    in_chunks: bool = False
+    taken: tuple[tuple[int, int], ...] = ()
+    pieces: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,21 @@ class RowsReply:
     resident_mb: int = 0
     unfit: bool = False
 
+    @property
+    def large_returns(self) -> list[int]:
+        """The large returns that hold something."""
+        chunks = (chunk for output in self.outputs for chunk in output.chunks)
+        return sorted({chunk.large_return for chunk in chunks if chunk.data is None})
+
+
+@dataclass(frozen=True, slots=True)
+class RowChunk:
+    """Children of one row, from ordinal `first` on; each output describes that row alone."""
+
+    row: int
+    first: int
+    outputs: tuple[ReturnedOutput, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
@@ -105,6 +128,16 @@ class InputsLost:
     """The batch did not start: these of the message's `chunks` are lost with their node."""
 
     chunks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What a batch hands over in one go: chunks of rows, and at last its reply, which has no
+    values then. Large chunks follow as one stored object if there is one."""
+
+    chunks: tuple[RowChunk, ...]
+    end: InputsLost | RowsReply | AttemptFailed | ContractBreach | None
+    large: bool
 
 
 Reply = InputsLost | RowsReply | AttemptFailed | ContractBreach

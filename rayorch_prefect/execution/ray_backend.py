@@ -33,6 +33,7 @@ from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.environments import merged
 from rayorch_prefect.execution.marker import Place, read
 from rayorch_prefect.execution.messages import BatchMessage, Built, TakenBack
+from rayorch_prefect.execution.portions import MOST_UNTAKEN, Portions
 from rayorch_prefect.execution.specs import build_order
 from rayorch_prefect.execution.stage_runner import short
 from rayorch_prefect.execution.versions import own_versions
@@ -47,6 +48,7 @@ WORKER_DIED = "WorkerDied"
 RETIRING_S = 30.0
 # Ray tells the death of a node in words only.
 NODE_OF_DEATH = re.compile(r"its node has died\. Node Id: ([0-9a-f]+)")
+LAST_PORTION_S = 2.0
 
 
 class RayBackend:
@@ -67,6 +69,7 @@ class RayBackend:
         self._built_as: dict[int, Built] = {}
         self._node = ray.get_runtime_context().get_node_id()
         self._next_worker = 0
+        self._takers: list[threading.Thread] = []
         self._stages = [pool.stage for pool in plan.pools]
         self._hints = [_hint(pool) for pool in plan.pools]
         self._specs = [ray.put(_pickled(plan, pool)) for pool in plan.pools]
@@ -118,6 +121,9 @@ class RayBackend:
 
     def send(self, worker: int, batch: int, message: BatchMessage) -> None:
         """Send a batch; its reply or the worker's death is told."""
+        if message.in_chunks:
+            self._send_in_chunks(worker, batch, message)
+            return
         method = self._actors[worker].run
         large: Sequence[Any] = ()
         if message.large_returns:
@@ -130,11 +136,31 @@ class RayBackend:
 
     def _replied(self, worker: int, batch: int, large: Sequence[Any], future: Future[Any]) -> None:
         error = future.exception()
-        if error is None:
-            reply = future.result()
-            if not isinstance(reply, TakenBack):
-                self._tell(BatchReply(worker, batch, reply, large))
-        elif (problem := object_store.full(error)) is not None:
+        if error is not None:
+            self._failed(worker, batch, error)
+        elif not isinstance(reply := future.result(), TakenBack):
+            self._tell(BatchReply(worker, batch, reply, large))
+
+    def _send_in_chunks(self, worker: int, batch: int, message: BatchMessage) -> None:
+        """A thread a batch takes what it hands over: Ray offers no other way to wait for it."""
+        method = self._actors[worker].run_in_chunks.options(
+            num_returns="streaming", _generator_backpressure_num_objects=MOST_UNTAKEN
+        )
+        portions = Portions(worker, batch, method.remote(message))
+
+        def take() -> None:
+            try:
+                for told in portions:
+                    self._tell(told)
+            except RayError as error:
+                self._failed(worker, batch, error)
+
+        taker = threading.Thread(target=take, name=f"rayorch-batch-{batch}", daemon=True)
+        self._takers = [known for known in self._takers if known.is_alive()] + [taker]
+        taker.start()
+
+    def _failed(self, worker: int, batch: int, error: BaseException) -> None:
+        if (problem := object_store.full(error)) is not None:
             said = f"what it returned could not be stored: {problem}"
             self._tell(BatchReply(worker, batch, AttemptFailed(ObjectStoreFull.__name__, said)))
         elif isinstance(error, RayTaskError):
@@ -215,6 +241,9 @@ class RayBackend:
         for worker, end in ends.items():
             self._log_end(worker, _error_of(end))
             self.discard(worker)
+        # They are told that their workers are gone; Ray may be shut down after that.
+        for taker in self._takers:
+            taker.join(LAST_PORTION_S)
 
     def _log_end(self, worker: int, error: BaseException | None) -> None:
         stage = self._stages[self._pool_of[worker]]

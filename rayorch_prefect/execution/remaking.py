@@ -203,6 +203,8 @@ class Remaker:
         alive = (block for block in self._blocks if block.recipe is recipe)
         for block in {id(each): each for each in (*making.targets, *alive)}.values():
             output, place = block.place
+            if place >= len(reply.outputs[output].chunks):
+                continue  # it has come while the ones before it were made again
             block.data = self._outside.chunk_data(reply.outputs[output].chunks[place], large)
         wants, self._wants = self._wants, []
         for want in wants:

@@ -66,6 +66,7 @@ def contracts(plan: Plan, pool: int) -> dict[int, CallContract]:
             call.list_depths,
             call.masks,
             max(readers.get(port, SMALLEST_CHUNK) for port in call.outputs),
+            bool(call.chunked),
         )
         for call in plan.calls
         if call.pool == pool

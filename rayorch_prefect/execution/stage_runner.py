@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -68,7 +68,9 @@ class Results:
     skipped: list[int]
 
 
-class _Breach(Exception):
+class Breach(Exception):
+    """Something does not fit the contract."""
+
     def __init__(self, expected: str, received: str) -> None:
         super().__init__(expected, received)
         self.breach = ContractBreach(expected, received)
@@ -139,7 +141,7 @@ class StageRunner:
         try:
             with self.memory():
                 given = run(rows, columns, gate)
-        except _Breach as broken:
+        except Breach as broken:
             return broken.breach
         except _Attempt as attempt:
             return attempt.failed
@@ -163,12 +165,28 @@ class StageRunner:
     ) -> Results | ContractBreach:
         try:
             checked = _check(self._spec, contract, rows, given)
-        except _Breach as broken:
+        except Breach as broken:
             return broken.breach
         for row, failure in checked.failures.items():
             if failure.kind is Kind.GROUP_FAILURE:
                 gate.failed(row)
         return checked
+
+    def children(self, row: Sequence[Any]) -> Any:
+        """The children that a stage which yields makes of one row; to be asked by `next_child`."""
+        return self._yielded(self._call(*row))
+
+    def _yielded(self, result: Any) -> Any:
+        """A result, an async generator made a plain one."""
+        if not inspect.isasyncgen(result):
+            return result
+        assert self._loop is not None
+        return _drained(self._loop, result)
+
+    def next_child(self, children: Generator[Any]) -> Any:
+        """The next child. Raises StopIteration, or whatever the stage raises."""
+        with self.memory():
+            return next(children)
 
     def _row_by_row(self, rows: int, columns: Sequence[list[Any]], gate: Gate) -> _Given:
         given = _Given({}, {}, [])
@@ -178,7 +196,9 @@ class StageRunner:
                 continue
             gate.starts(row)
             try:
-                result = self._call(*(column[row] for column in columns))
+                result = self._yielded(self._call(*(column[row] for column in columns)))
+                if inspect.isgenerator(result):
+                    result = _collected(result, self._spec.outputs, row)
             except TypedFailure as failure:
                 result = failure
             except FAULTS as error:
@@ -213,7 +233,7 @@ class StageRunner:
         if self._spec.outputs == 1:
             return _list_of(returned, rows)
         if not isinstance(returned, tuple) or len(returned) != self._spec.outputs:
-            raise _Breach(f"a tuple of {self._spec.outputs} lists", describe(returned))
+            raise Breach(f"a tuple of {self._spec.outputs} lists", describe(returned))
         lists = [_list_of(one, rows) for one in returned]
         return [_first_failure(row) for row in zip(*lists, strict=True)]
 
@@ -246,14 +266,61 @@ async def _awaited(call: Callable[..., Any], *args: Any) -> Any:
 
 def _is_async(call: Callable[..., Any]) -> bool:
     method = getattr(call, "__call__", call)  # noqa: B004
-    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(method)
+    coroutine = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(method)
+    return coroutine or inspect.isasyncgenfunction(call)
+
+
+def _drained(loop: asyncio.AbstractEventLoop, children: Any) -> Generator[Any]:
+    """An async generator's children, on a loop."""
+    try:
+        while True:
+            try:
+                child = loop.run_until_complete(anext(children))
+            except StopAsyncIteration:
+                return
+            yield child
+    finally:
+        loop.run_until_complete(children.aclose())
+
+
+def _collected(children: Iterator[Any], outputs: int, row: int) -> Any:
+    """What is yielded for a row as a list, or as one list an output."""
+    found: list[Any] = []
+    while True:
+        try:
+            found.append(child_of(next(children), outputs, row))
+        except StopIteration as end:
+            failure = end_of(end, row)
+            break
+    if failure is not None:
+        return failure
+    if outputs == 1:
+        return found
+    return tuple([child[index] for child in found] for index in range(outputs))
+
+
+def end_of(end: StopIteration, row: int) -> TypedFailure | None:
+    """What a stage that yields returns: nothing, or a typed failure in the row's place."""
+    if end.value is None or isinstance(end.value, TypedFailure):
+        return end.value
+    raise Breach(f"children of row {row} that are all yielded", f"{describe(end.value)}, returned")
+
+
+def child_of(child: Any, outputs: int, row: int) -> Any:
+    """One child, checked as far as it can be alone."""
+    if outputs > 1 and (not isinstance(child, tuple) or len(child) != outputs):
+        raise Breach(f"a tuple of {outputs} values for each child of row {row}", describe(child))
+    values: Any = child if outputs > 1 else (child,)
+    if any(isinstance(value, TypedFailure) for value in values):
+        raise Breach(f"children in row {row}", "a failure among them")
+    return child
 
 
 def _list_of(returned: Any, rows: int) -> list[Any]:
     if not isinstance(returned, list | tuple):
-        raise _Breach(f"a list of {rows} results", describe(returned))
+        raise Breach(f"a list of {rows} results", describe(returned))
     if len(returned) != rows:
-        raise _Breach(f"{rows} results", f"{len(returned)} results")
+        raise Breach(f"{rows} results", f"{len(returned)} results")
     return list(returned)
 
 
@@ -293,7 +360,7 @@ def _row_tuple(spec: StageSpec, row: int, result: Any) -> Any:
     if isinstance(result, TypedFailure):
         return result
     if not isinstance(result, tuple) or len(result) != spec.outputs:
-        raise _Breach(f"a tuple of {spec.outputs} values in row {row}", describe(result))
+        raise Breach(f"a tuple of {spec.outputs} values in row {row}", describe(result))
     return _first_failure(result)
 
 
@@ -308,7 +375,7 @@ def _append_nothing(column: Column, depth: int) -> None:
 
 def _append(column: Column, value: Any, depth: int, row: int) -> None:
     if column.shapes is not None:
-        column.shapes.append(_flatten(column, value, depth, row))
+        column.shapes.append(flatten(column, value, depth, row))
         return
     column.values.append(value)
     if column.mask is not None:
@@ -321,7 +388,7 @@ def check_value(column: Column, value: Any, depth: int, row: int) -> ContractBre
     mask = None if column.mask is None else len(column.mask)
     try:
         _append(column, value, depth, row)
-    except _Breach as broken:
+    except Breach as broken:
         del column.values[length:]
         if column.mask is not None:
             del column.mask[mask:]
@@ -330,14 +397,14 @@ def check_value(column: Column, value: Any, depth: int, row: int) -> ContractBre
     return None
 
 
-def _flatten(column: Column, value: Any, depth: int, row: int) -> Shape:
+def flatten(column: Column, value: Any, depth: int, row: int) -> Shape:
     """Append a list's elements at the deepest level; returns its shape."""
     if not isinstance(value, list | tuple):
-        raise _Breach(f"a list of children in row {row}", describe(value))
+        raise Breach(f"a list of children in row {row}", describe(value))
     if any(isinstance(element, TypedFailure) for element in value):
-        raise _Breach(f"children in row {row}", "a failure among them")
+        raise Breach(f"children in row {row}", "a failure among them")
     if depth > 1:
-        return tuple(_flatten(column, element, depth - 1, row) for element in value)
+        return tuple(flatten(column, element, depth - 1, row) for element in value)
     column.values.extend(value)
     if column.mask is not None:
         column.mask.extend(_boolean(element, row) for element in value)
@@ -346,7 +413,7 @@ def _flatten(column: Column, value: Any, depth: int, row: int) -> Shape:
 
 def _boolean(value: Any, row: int) -> int:
     if not isinstance(value, bool | np.bool_):
-        raise _Breach(f"a boolean in row {row}, as it is used as a mask", describe(value))
+        raise Breach(f"a boolean in row {row}, as it is used as a mask", describe(value))
     return int(value)
 
 
@@ -364,7 +431,7 @@ def describe(value: Any) -> str:
     """What a value is, for people who expected another."""
     name = type(value).__name__
     if inspect.isgenerator(value):
-        return f"a generator (return a list: `return [... for ...]`, not `yield`), {name}"
+        return f"a generator (return a list, or give the stage rowwise=True and yield), {name}"
     if isinstance(value, list | tuple | dict | str | bytes):
         return f"a {name} of length {len(value)}"
     return f"a {name}"

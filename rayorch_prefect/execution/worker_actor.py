@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from ray.exceptions import ObjectLostError
 from rayorch_prefect.execution.async_rows import AsyncRows
 from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import run_batch
+from rayorch_prefect.execution.chunk_batch import run_in_chunks
 from rayorch_prefect.execution.departure import Departures
 from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.marker import Marker
@@ -89,6 +90,29 @@ class WorkerActor:
         reply, returns = self._run(message)
         self._departures.expect()
         return (reply, *returns) if message.large_returns else reply
+
+    def run_in_chunks(self, message: BatchMessage) -> Iterator[Any]:
+        """Run a batch: portions, each followed by its large chunks as one object if it has any."""
+        assert self._runner is not None
+        if not self._begin(message.batch):
+            yield TakenBack()
+            return
+        handed = run_in_chunks(
+            self._runner,
+            self._contracts[message.call],
+            message,
+            fetch,
+            self._bars,
+            self._last_left,
+            self._marker,
+        )
+        for portion, large in handed:
+            if portion.end is not None:
+                portion = replace(portion, end=self._weighed(portion.end))
+                self._departures.expect()
+            yield portion
+            if portion.large:
+                yield large
 
     def _run(self, message: BatchMessage) -> tuple[Reply | TakenBack, Sequence[Any]]:
         assert self._runner is not None

@@ -44,6 +44,9 @@ def _call_lines(plan: Plan, call: Call) -> Iterator[str]:
     yield f"  #{call.id} {call.stage} on {plan.domains[call.domain].name}"
     yield f"      reads {_names(plan, call.inputs)}"
     yield f"      batch size {pool.batch_size}, {manner}, pool {pool.id}"
+    if call.chunked:
+        names = ", ".join(plan.domains[domain].name for domain in call.chunked)
+        yield f"      hands over {names} in chunks while it runs"
     for index, port in enumerate(call.outputs):
         yield f"      gives {plan.ports[port].name}{_shape(call, index)}, {_readers(plan, port)}"
 

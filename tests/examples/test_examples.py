@@ -92,7 +92,7 @@ def test_a_fallback_in_process(capsys: pytest.CaptureFixture[str]) -> None:
 def test_side_by_side_expansions(ray_cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
     video.main()
     assert sorted(capsys.readouterr().out.splitlines()) == [
-        "broken: RecordFailure[Truncated] in stage demux at source:"
+        "broken: RecordFailure[Truncated] in stage frames at source:"
         " 9 bytes are no whole number of chunks",
         "clip: {'brightness': [0.0, 1.0, 2.0, 3.0, 4.0], 'loudest': [100, 101]}",
         "podcast: {'brightness': [], 'loudest': [100, 101, 102]}",

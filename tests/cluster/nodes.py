@@ -2,11 +2,14 @@
 
 Each line that it reads is done: `kill` ends the second node as if its machine had died, `drain`
 takes it away in order, `add` puts a new second node there. It answers with the same word.
+
+`patient` as its argument has a node that is slow to answer, on a busy machine, not taken for dead.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
@@ -20,21 +23,28 @@ QUICK = {
     "health_check_timeout_ms": 500,
     "health_check_failure_threshold": 2,
 }
+# One whose process has ended refuses the connection, so that it is noticed as soon.
+PATIENT = {
+    **QUICK,
+    "health_check_timeout_ms": 5000,
+    "health_check_failure_threshold": 4,
+}
+TRIES = 5
 PREEMPTION = 2
 
 
-def main() -> None:
+def main(checks: Mapping[str, int]) -> None:
     """Prints the cluster's address when both nodes are there."""
     common: dict[str, Any] = {
         "num_cpus": 1,
         "object_store_memory": MEMORY,
         "include_dashboard": False,
     }
-    head = {**common, "resources": {"first": 1}, "_system_config": QUICK}
+    head = {**common, "resources": {"first": 1}, "_system_config": dict(checks)}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     second = {**common, "resources": {"second": 1}, "labels": {"region": "far"}}
     try:
-        node = cluster.add_node(**second)
+        node = added(cluster, second)
         print(cluster.address, flush=True)
         for line in sys.stdin:
             match line.strip():
@@ -43,10 +53,22 @@ def main() -> None:
                 case "drain":
                     drain(cluster, node)
                 case "add":
-                    node = cluster.add_node(**second)
+                    node = added(cluster, second)
             print(line.strip(), flush=True)
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def added(cluster: Cluster, second: dict[str, Any]) -> Any:
+    """Another second node; on a busy machine one may not be up within Ray's own time limit."""
+    for _ in range(TRIES - 1):
+        try:
+            return cluster.add_node(**second)
+        except Exception as error:
+            print(f"a node did not come up: {error!r}", file=sys.stderr, flush=True)
+            for node in list(cluster.worker_nodes):
+                cluster.remove_node(node, allow_graceful=False)
+    return cluster.add_node(**second)
 
 
 def drain(cluster: Cluster, node: Any) -> None:
@@ -56,4 +78,4 @@ def drain(cluster: Cluster, node: Any) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(PATIENT if sys.argv[1:] == ["patient"] else QUICK)

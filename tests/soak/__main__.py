@@ -1,4 +1,7 @@
-"""`python -m tests.soak --minutes 30 [--seed N]`: see `soak`. Exit status 1 if it found a fault."""
+"""`python -m tests.soak --minutes 30 [--seed N] [--nights]`: see `soak` and `nights`.
+
+Exit status 1 if it found a fault.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import random
 import sys
 
+from tests.soak.nights import soak_nights
 from tests.soak.soak import soak
 
 
@@ -14,8 +18,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--nights", action="store_true", help="kill whole nights instead")
     options = parser.parse_args()
-    faults = soak(options.minutes * 60, options.seed)
+    faults = (soak_nights if options.nights else soak)(options.minutes * 60, options.seed)
     for fault in faults:
         print(f"fault: {fault}")
     print("no fault was found" if not faults else f"seed {options.seed}: {len(faults)} faults")

@@ -89,16 +89,28 @@ def asked(nodes: subprocess.Popen[str], what: str) -> None:
     assert nodes.stdout.readline().strip() == what, "the cluster's process has ended"
 
 
+ALIVE = "ALIVE"
+COMING = ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING")
+
+
+def actors(*states: str) -> dict[str, Any]:
+    """Those of the connected cluster in these states. Dead ones are never asked for: Ray knows
+    the last 100,000, and to read them would be most of what this process grows by."""
+    found: dict[str, Any] = {}
+    for each in states:
+        found |= state.actors(actor_state_name=each)
+    return found
+
+
 def alive_actors() -> dict[str, Any]:
-    """Those of the connected cluster that are not dead."""
-    found: dict[str, Any] = state.actors()
-    return {name: each for name, each in found.items() if each["State"] != "DEAD"}
+    """Those that are not dead."""
+    return actors(ALIVE, *COMING)
 
 
 def pids_of(name: str) -> list[int]:
     """Processes of actors of this class."""
-    actors = alive_actors().values()
-    return sorted(each["Pid"] for each in actors if each["ActorClassName"] == name and each["Pid"])
+    alive = actors(ALIVE).values()
+    return sorted(each["Pid"] for each in alive if each["ActorClassName"] == name and each["Pid"])
 
 
 def is_ours(pid: int) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
-import json
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -23,62 +23,20 @@ from ray._private import worker
 from rayorch_prefect import Engine
 from tests.soak.cycles import Cycle, store_at
 from tests.soak.killing import Killer, alive_actors
+from tests.soak.memory import MIB, Memory
+from tests.soak.services import running_nodes, running_store, started
 from tests.soak.toy import Begun, toy
-from tests.stores import ACCESS_KEY, SECRET_KEY
 
-ROOT = Path(__file__).parents[2]
 # Seconds that one Engine is used before the next takes its place.
 LIFE_S = 300.0
 UPLOADERS = 4
-MIB = 1024**2
-MOST_PER_THOUSAND = MIB
-WARM_UP = 0.3
-# Seen with Ray alone: so much stays in the driver of each actor that died.
-PER_LOST = 32 * 1024
-# Pages of the allocator come and go, which shows where few rows were run.
-NOISE = 3 * MIB
+# Rounds of Ray alone, and kills of the node after which lost values must have been seen.
+BARE_ROUNDS = (8, 24)
+LONG_S = 600.0
+NODES_FOR_LOSS = 10
 END_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Private bytes of this process after so many rows and so many lost actors."""
-
-    rows: int
-    lost: int
-    private: int
-
-
-@dataclass
-class Memory:
-    """What the driver's process grows by; Ray's shared memory is left out."""
-
-    samples: list[Sample] = field(default_factory=list[Sample])
-
-    def sample(self, rows: int, lost: int) -> None:
-        gc.collect()
-        status = Path("/proc/self/status").read_text()
-        kib = int(status.partition("RssAnon:")[2].split()[0])
-        self.samples.append(Sample(rows, lost, kib * 1024))
-
-    def slope(self) -> float:
-        """MiB per 1,000 rows after the warm-up, without what Ray keeps of dead actors."""
-        first, last = self._ends()
-        rows = max(1, last.rows - first.rows)
-        return self._growth(first, last) / MIB / rows * 1000
-
-    def faults(self) -> list[str]:
-        first, last = self._ends()
-        allowed = MOST_PER_THOUSAND * (last.rows - first.rows) / 1000 + NOISE
-        if self._growth(first, last) <= allowed:
-            return []
-        return [f"memory grew by {self.slope():.2f} MiB per 1,000 rows: {first} to {last}"]
-
-    def _ends(self) -> tuple[Sample, Sample]:
-        return self.samples[int(len(self.samples) * WARM_UP)], self.samples[-1]
-
-    def _growth(self, first: Sample, last: Sample) -> float:
-        return last.private - first.private - PER_LOST * (last.lost - first.lost)
+# Seconds without a batch after which the soak ends, with what stood still.
+STILL_S = 240.0
 
 
 def soak(seconds: float, seed: int) -> list[str]:
@@ -94,7 +52,11 @@ def soak(seconds: float, seed: int) -> list[str]:
         stack.callback(ray.shutdown)
         begun = Begun(place / "begun")
         begun.folder.mkdir()
-        faults = Soaking(seed, begun, nodes, store_at(endpoints["store"])).run(seconds)
+        soaking = Soaking(seed, begun, nodes, store_at(endpoints["store"]))
+        faults = soaking.run(seconds)
+        soaking.memory.of_lost = of_lost(address, BARE_ROUNDS[seconds >= LONG_S])
+        print(soaking.told(), flush=True)
+        faults += soaking.verdict()
     return [*faults, *(f"left behind: {name}" for name in sorted(our_files() - before))]
 
 
@@ -108,7 +70,8 @@ class Soaking:
     store: Any
     memory: Memory = field(default_factory=Memory)
     cycles: int = 0
-    _lost_before: int = 0
+    seen: Counter[str] = field(default_factory=Counter[str])
+    killed: Counter[str] = field(default_factory=Counter[str])
     faults: list[str] = field(default_factory=list[str])
 
     def run(self, seconds: float) -> list[str]:
@@ -117,40 +80,73 @@ class Soaking:
         while time.monotonic() < end and not self.faults:
             self._life(min(end, time.monotonic() + LIFE_S))
             self.faults += left_in_ray()
-        return self.faults + self.memory.faults()
+        return self.faults
 
     def _life(self, end: float) -> None:
-        with Engine(toy(self.begun), appliers=UPLOADERS) as engine, ThreadPoolExecutor(8) as pool:
+        options: Any = {"appliers": UPLOADERS, "still_after": STILL_S, "on_still": end_at_once}
+        with Engine(toy(self.begun), **options) as engine, ThreadPoolExecutor(8) as pool:
             with Killer(self.seed + self.cycles, self.begun, self.nodes) as killer:
                 while time.monotonic() < end and not self.faults:
                     cycle = Cycle(engine, self.cycles, self.store)
                     cycle.run(pool)
                     self.faults += cycle.faults
                     self.cycles += 1
-                    self.memory.sample(cycle.numbers.stop, self._lost_before + lost(engine))
+                    lost = self.seen + seen(engine)
+                    self.memory.sample(cycle.numbers.stop, lost["workers"] + lost["uploaders"])
             if killer.error:
                 raise killer.error
-            self._lost_before += lost(engine)
-            print(told(engine, killer, self.memory), flush=True)
+            self.seen += seen(engine)
+            self.killed += killer.killed
+            print(self.told(), flush=True)
+
+    def told(self) -> str:
+        """The state of things in one line."""
+        memory, seen = self.memory, self.seen
+        latest = memory.samples[-1]
+        kills = ", ".join(f"{count} {what}s" for what, count in sorted(self.killed.items()))
+        return (
+            f"{latest.rows:,} rows; killed: {kills}; seen lost: {seen['workers']} workers, "
+            f"{seen['uploaders']} uploaders, {seen['blocks']} blocks; done again: "
+            f"{seen['retries']} rows, {seen['remade']} for lost blocks, {seen['applied']} uploads; "
+            f"memory {latest.private / MIB:.0f} MiB, {memory.slope():+.2f} MiB per 1,000 rows, "
+            f"{memory.own_slope():+.2f} without the {memory.of_lost / 1024:.0f} KiB that Ray keeps "
+            f"of a dead actor ({memory.per_lost():.0f} KiB a death in all)"
+        )
+
+    def verdict(self) -> list[str]:
+        """What the whole of it must show."""
+        blind = self.killed["node"] >= NODES_FOR_LOSS and not self.seen["remade"]
+        unseen = [f"no value was lost with {self.killed['node']} nodes"] if blind else []
+        return [*unseen, *self.memory.faults()]
 
 
-def lost(engine: Engine) -> int:
-    """Actors of the Engine that have died."""
-    return engine.metrics.workers_lost + engine.metrics.appliers_lost
-
-
-def told(engine: Engine, killer: Killer, memory: Memory) -> str:
-    """The state of things in one line."""
-    latest = memory.samples[-1]
-    kills = ", ".join(f"{count} {what}s" for what, count in sorted(killer.killed.items()))
+def seen(engine: Engine) -> Counter[str]:
+    """What the Engine counted of losses, and of what it did again for them."""
     counts = engine.metrics
-    return (
-        f"{latest.rows:,} rows; killed: {kills}; seen lost: {counts.workers_lost} workers, "
-        f"{counts.appliers_lost} uploaders, {counts.lost_blocks} blocks; done again: "
-        f"{counts.retries} rows, {counts.remade_rows} for lost blocks, {counts.applied_again} "
-        f"uploads; memory {latest.private / MIB:.0f} MiB, "
-        f"{memory.slope():+.2f} MiB per 1,000 rows"
+    return Counter(
+        workers=counts.workers_lost,
+        uploaders=counts.appliers_lost,
+        blocks=counts.lost_blocks,
+        retries=counts.retries,
+        remade=counts.remade_rows,
+        applied=counts.applied_again,
     )
+
+
+def of_lost(address: str, rounds: int) -> float:
+    """Bytes that Ray alone keeps of a dead actor, measured now."""
+    with started("tests.soak.bare", address, str(rounds)) as process:
+        assert process.stdout is not None
+        told = [line for line in process.stdout if line.startswith("bytes ")]
+    assert told, "Ray alone was not measured"
+    return float(told[0].split()[1])
+
+
+def end_at_once(still: str) -> None:
+    """A soak that waits for ever finds nothing more."""
+    print(f"fault: {still}", flush=True)
+    faulthandler.dump_traceback()
+    os._exit(1)
 
 
 def left_in_ray() -> list[str]:
@@ -178,52 +174,3 @@ def eventually(holds: Callable[[], bool]) -> None:
     end = time.monotonic() + END_S
     while not holds() and time.monotonic() < end:
         time.sleep(0.1)
-
-
-@contextmanager
-def running_store(seed: int) -> Iterator[dict[str, str]]:
-    """The endpoints of a store and of its faulty proxy, which AWS_* of this process names."""
-    with started("tests.soak.store", str(seed)) as process:
-        assert process.stdout is not None
-        endpoints: dict[str, str] = json.loads(process.stdout.readline())
-        os.environ |= {
-            "AWS_ENDPOINT_URL": endpoints["proxy"],
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-        yield endpoints
-
-
-@contextmanager
-def running_nodes(place: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process of a Ray of two nodes, and its address."""
-    with started("tests.cluster.nodes", RAY_TMPDIR=str(place)) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert address, "no cluster came up"
-        yield process, address
-
-
-@contextmanager
-def started(module: str, *arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-    """A module as a process that ends when its standard input does."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **more},
-        stdin=pipe,
-        stdout=pipe,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        try:
-            process.communicate(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -14,7 +14,9 @@ from rayorch_prefect import F, GroupFailure, Program, RecordFailure, program, st
 
 # Random kills may hit a row that stands alone more than once.
 TRIES = 20
+# Numbers in a large page, and characters that a large output has more: stored, not in messages.
 LARGE = 60_000
+FILLING = 100_000
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Split:
         number = row.number
         if number % 29 == 0:
             raise RecordFailure("Odd", f"row {number} is like that")
-        size = LARGE if number % 5 == 0 else 1
+        size = LARGE if is_large(number) else 1
         return [(number, i, np.full(size, i)) for i in range(number % 4 + 1)]
 
 
@@ -62,8 +64,8 @@ class Read:
     def __call__(self, page: tuple[int, int, Any]) -> str:
         self.begun.note()
         number, i, data = page
-        # Slower than splitting, so that pages lie in the store when their node goes.
-        time.sleep(0.01)
+        # Slower than splitting, so that large pages lie in the store when their node goes.
+        time.sleep(0.02 if len(data) > 1 else 0.005)
         if number % 31 == 7 and i == 0:
             raise RecordFailure("Blank", f"page {i} of {number}")
         if number % 37 == 3 and i == 0:
@@ -72,23 +74,35 @@ class Read:
 
 
 class Join:
-    """The lines of a row in, its output out."""
+    """The lines of a row in, its output out; each 5th is large."""
 
     def __init__(self, begun: Begun) -> None:
         self.begun = begun
 
     def __call__(self, lines: Any) -> dict[str, Any]:
         self.begun.note()
-        return {".txt": "".join(f"{line}\n" for line in lines)}
+        text = "".join(f"{line}\n" for line in lines)
+        number = int(text.partition("/")[0])
+        return {".txt": filled(number, text)}
+
+
+def filled(number: int, text: str) -> str:
+    """The text as it is published."""
+    return text + "." * FILLING if is_large(number) else text
+
+
+def is_large(number: int) -> bool:
+    return number % 5 == 0
 
 
 def toy(begun: Begun) -> Program:
-    """Rows are split on the second node; all else is done on either."""
+    """Rows are split and joined on the second node, which dies with what lies there, and read on
+    either."""
     common: Any = {"rowwise": True, "num_cpus": 0.1, "retry_budget": TRIES}
-    far: Any = {"resources": {"second": 0.1}, "replicas": 2, "batch_size": 8}
-    split = stage(Split, **common, **far)(begun)
+    far: Any = {**common, "resources": {"second": 0.1}}
+    split = stage(Split, **far, replicas=2, batch_size=8)(begun)
     read = stage(Read, **common, replicas=2, batch_size=16)(begun)
-    join = stage(Join, **common, replicas=1, batch_size=16)(begun)
+    join = stage(Join, **far, replicas=1, batch_size=16)(begun)
 
     @program(version="1")
     def toy(row: Any) -> Any:
@@ -101,7 +115,7 @@ def toy(begun: Begun) -> Program:
 def expected(number: int) -> bytes | str:
     """The published bytes of a row, or the type of its failure."""
     pages = number % 4 + 1
-    size = LARGE if number % 5 == 0 else 1
+    size = LARGE if is_large(number) else 1
     if number % 29 == 0:
         return "Odd"
     first = 1 if number % 31 == 7 else 0
@@ -109,4 +123,5 @@ def expected(number: int) -> bytes | str:
         return "Torn"
     if first == pages:
         return "Blank"
-    return "".join(f"{number}/{i}: {i * size}\n" for i in range(first, pages)).encode()
+    text = "".join(f"{number}/{i}: {i * size}\n" for i in range(first, pages))
+    return filled(number, text).encode()

@@ -69,8 +69,7 @@ class Killer:
         if self._choose.random() < 0.3:
             self._kill("uploader", pids_of("ApplierActor"))
         else:
-            working = set(pids_of("WorkerActor")) & set(self._begun.pids())
-            self._kill("worker", sorted(working))
+            self._kill("worker", [pid for pid in pids_of("WorkerActor") if self._begun.has(pid)])
 
     def _kill(self, what: str, pids: list[int]) -> None:
         pids = [pid for pid in pids if is_ours(pid)]

@@ -21,15 +21,24 @@ FILLING = 100_000
 
 @dataclass(frozen=True)
 class Begun:
-    """A folder with a file for each process that has begun its first batch."""
+    """A folder with a file for each process that has begun its first batch. Its name has the
+    process's time of start, because numbers of processes are used again."""
 
     folder: Path
 
     def note(self) -> None:
-        self.folder.joinpath(str(os.getpid())).touch()
+        self.folder.joinpath(f"{os.getpid()}-{started_at(os.getpid())}").touch()
 
-    def pids(self) -> list[int]:
-        return sorted(int(each.name) for each in self.folder.iterdir())
+    def has(self, pid: int) -> bool:
+        return self.folder.joinpath(f"{pid}-{started_at(pid)}").exists()
+
+
+def started_at(pid: int) -> str:
+    """When the process started, in the kernel's ticks; "" if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True)

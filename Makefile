@@ -48,7 +48,7 @@ handed: $(VENV)/.dev-installed  ## run the handed-over cases and print one line 
 bench: $(VENV)/.dev-installed  ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(VENV)/.dev-installed  ## kill workers and nodes at random for MINUTES=30 (ARGS="--seed N" repeats the choices)
+soak: $(VENV)/.dev-installed  ## kill workers and nodes at random for MINUTES=30 (ARGS="--seed N" repeats the choices, ARGS=--nights kills whole nights)
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(ARGS)
 
 install-demo: $(VENV)/.demo-installed  ## make .venv with what the demo needs

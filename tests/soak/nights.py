@@ -141,7 +141,7 @@ class Ended:
         return S3Location(BUCKET, f"{self.place}out/")
 
     def _outputs(self) -> Iterator[str]:
-        below = f"{self.place}out/in/"
+        below = f"{self.place}out/{self.place}in/"  # the source's whole key
         versions: Counter[str] = Counter()
         pages = self.store.get_paginator("list_object_versions")
         for page in pages.paginate(Bucket=BUCKET, Prefix=below):

@@ -70,6 +70,7 @@ from rayorch_prefect.model.events import (
     TellBars,
     WorkerLost,
     WorkerReady,
+    WorkerRemakes,
     WorkerWorn,
 )
 from rayorch_prefect.model.outcomes import Failure, Kind, ParentOutcome
@@ -423,6 +424,7 @@ class Driver:
     def send_again(self, worker: int, batch: int, message: BatchMessage) -> None:
         """Send a batch that makes lost values again."""
         self._backend.send(worker, batch, message)
+        self._events.append(WorkerRemakes(worker))
 
     def _deliver(self, completed: ParentCompleted) -> None:
         owner = self._owners.get(completed.microbatch)

@@ -15,7 +15,13 @@ from typing import Any
 
 import cloudpickle
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    GetTimeoutError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayorch_prefect.errors import ObjectStoreFull, StageStartError
@@ -117,7 +123,7 @@ class RayBackend:
         error = future.exception()
         if error is not None:
             pool = self._pool_of[worker]
-            self._tell(_lost(worker, pool, error, idle=True))
+            self._tell(_lost(worker, pool, error, self._built_as.get(worker), idle=True))
 
     def send(self, worker: int, batch: int, message: BatchMessage) -> None:
         """Send a batch; its reply or the worker's death is told."""
@@ -168,7 +174,8 @@ class RayBackend:
             self._tell(BatchReply(worker, batch, failed))
         else:
             pool = self._pool_of[worker]
-            self._tell(_lost(worker, pool, error, hint=self._hints[pool]))
+            built = self._built_as.get(worker)
+            self._tell(_lost(worker, pool, error, built, hint=self._hints[pool]))
 
     def take_back(self, worker: int, batch: int) -> None:
         """Ask a worker not to start a batch; its answer is told."""
@@ -308,13 +315,21 @@ def actor_options(pool: Pool, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lost(
-    worker: int, pool: int, error: BaseException, idle: bool = False, hint: str = ""
+    worker: int,
+    pool: int,
+    error: BaseException,
+    built: Built | None = None,
+    idle: bool = False,
+    hint: str = "",
 ) -> WorkerIsLost:
     """A worker that Ray says is gone; one whose node was preempted or drained charges nobody."""
     charge = not getattr(error, "preempted", False)
-    node = NODE_OF_DEATH.search(str(error))
-    with_node = node[1] if node else ""
-    return WorkerIsLost(worker, pool, WORKER_DIED, death(error) + hint, charge, with_node, idle)
+    told = NODE_OF_DEATH.search(str(error))
+    node = told[1] if told else ""
+    if built is not None and isinstance(error, ActorUnavailableError):
+        # A connection that breaks may be the first that is seen of a node's death.
+        node = built.node
+    return WorkerIsLost(worker, pool, WORKER_DIED, death(error) + hint, charge, node, idle)
 
 
 def death(error: BaseException) -> str:

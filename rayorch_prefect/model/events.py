@@ -56,6 +56,13 @@ class WorkerWorn:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerRemakes:
+    """A worker got a batch that makes lost values again, beside the commit rule: it has started."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchReported:
     """A worker ended a batch, one way or another."""
 
@@ -138,6 +145,7 @@ Event: TypeAlias = (
     | WorkerReady
     | WorkerLost
     | WorkerWorn
+    | WorkerRemakes
     | BatchReported
     | BatchStarted
     | ChildrenArrived

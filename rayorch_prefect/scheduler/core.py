@@ -37,6 +37,7 @@ from rayorch_prefect.model.events import (
     TellBars,
     WorkerLost,
     WorkerReady,
+    WorkerRemakes,
     WorkerWorn,
 )
 from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
@@ -113,6 +114,9 @@ class Scheduler:
                 self._worker_lost(event)
             case WorkerWorn():
                 self._worker_worn(event)
+            case WorkerRemakes():
+                if event.worker in self.workers.pool_of:  # else it was lost meanwhile
+                    self.workers.begins(event.worker)
             case BatchReported():
                 self._batch_reported(event)
             case BatchStarted():

@@ -86,13 +86,18 @@ class Workers:
         if worker not in self.sealed and len(held) < self.most[pool]:
             self.spare[pool].append(worker)
         self.flights[flight.batch] = flight
-        if worker not in self.started:
-            self.started.add(worker)
-            self.failed_starts[pool] = 0
-            self._failed_with[pool].clear()
+        self.begins(worker)
         self._served[worker] += 1
         if self._served[worker] == self._lives[pool]:
             self.wear(worker)
+
+    def begins(self, worker: int) -> None:
+        """A worker gets something to do: its start did not fail."""
+        if worker not in self.started:
+            pool = self.pool_of[worker]
+            self.started.add(worker)
+            self.failed_starts[pool] = 0
+            self._failed_with[pool].clear()
 
     def wear(self, worker: int) -> None:
         """The worker gets no further batch."""

@@ -41,6 +41,7 @@ from rayorch_prefect.model.events import (
     TellBars,
     WorkerLost,
     WorkerReady,
+    WorkerRemakes,
     WorkerWorn,
 )
 from rayorch_prefect.model.outcomes import Kind, Outcome
@@ -284,6 +285,11 @@ class Simulation:
         self._held[worker] = []
         self._bars_at[worker] = set()
         self.tell(WorkerReady(worker, pool))
+        if worker % 5 == 0:
+            self._started.add(worker)
+            self._failed_starts[pool] = 0
+            self._failed_with[pool].clear()
+            self.tell(WorkerRemakes(worker))
 
     def _report(self, worker: int) -> None:
         """The oldest batch of a worker comes back, or one of its rows in flight."""

@@ -17,6 +17,7 @@ from rayorch_prefect.model.events import (
     StopRun,
     WorkerLost,
     WorkerReady,
+    WorkerRemakes,
 )
 from rayorch_prefect.model.outcomes import Outcome
 from rayorch_prefect.model.reports import ContractBreach, OutputReport
@@ -89,6 +90,16 @@ def test_f3_a_start_forgets_the_nodes_of_failed_starts() -> None:
         assert scene.scheduler.stopped is None
         scene.tell(WorkerLost(worker, 0, "WorkerDied", "", node=node))
     assert scene.scheduler.stopped is not None
+
+
+def test_f3_a_worker_that_makes_lost_values_again_has_started() -> None:
+    scene = Scene(pages_read(replicas=2), workers=False)
+    for worker in range(1, 6):
+        scene.tell(WorkerReady(worker, 0))
+        assert scene.tell(WorkerRemakes(worker)) == []
+        scene.tell(WorkerLost(worker, 0, "WorkerDied", ""))
+        scene.tell(WorkerRemakes(worker))
+    assert scene.scheduler.stopped is None
 
 
 # -- several microbatches ------------------------------------------------------------------------

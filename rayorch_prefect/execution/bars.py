@@ -54,6 +54,11 @@ class Gate:
         bars = self._message.bars
         return bool(bars) and bars[bisect_right(self._message.cuts, row)] in self._bars
 
+    def skips_any(self) -> bool:
+        """Whether some row of the batch might be skipped."""
+        message = self._message
+        return bool(message.left_out) or any(bar in self._bars for bar in message.bars)
+
     def starts(self, row: int) -> None:
         """The row is started now; announced where its stage has a row limit."""
         if self._marker is not None:

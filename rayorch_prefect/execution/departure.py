@@ -31,7 +31,7 @@ class Departures:
     """Whether this process's servers have handed a report to the kernel. For one thread."""
 
     def __init__(self) -> None:
-        self._connections: list[int] = []
+        self._connections: list[socket.socket] = []
         self._due: int | None = None
 
     def expect(self) -> None:
@@ -49,28 +49,37 @@ class Departures:
         until = time.monotonic() + patience_s
         while self._handed_over() < due:
             if time.monotonic() > until:
-                self._connections = []
+                self._look_anew()
                 return False
             time.sleep(_GLANCE_S)
         return True
 
     def _handed_over(self) -> int:
         if not self._connections:
-            self._connections = list(served_connections())
+            self._look_anew()
         try:
             return sum(map(handed_over, self._connections))
         except OSError:
-            self._connections = list(served_connections())
+            self._look_anew()
             return sum(map(handed_over, self._connections))
 
+    def _look_anew(self) -> None:
+        """The descriptors are Ray's: they are looked through, and never closed here."""
+        for connection in self._connections:
+            connection.detach()
+        self._connections = [
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, descriptor)
+            for descriptor in served_connections()
+        ]
 
-def handed_over(descriptor: int) -> int:
+    def __del__(self) -> None:
+        for connection in self._connections:
+            connection.detach()
+
+
+def handed_over(connection: socket.socket) -> int:
     """Bytes that a TCP connection's kernel side was given so far. Raises OSError."""
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    finally:
-        connection.detach()
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     if len(info) < _INFO_BYTES:
         return 0
     sent, waiting = struct.unpack_from("Q", info, _SENT), struct.unpack_from("I", info, _NOT_SENT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.parts import Parts
@@ -63,8 +63,7 @@ class ChunkAddress:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnedChunk:
+class ReturnedChunk(NamedTuple):
     """`n` values: their pickle, or where they are among the large returns."""
 
     n: int

@@ -43,6 +43,7 @@ from rayorch_prefect.execution.portions import MOST_UNTAKEN, Portions
 from rayorch_prefect.execution.specs import build_order
 from rayorch_prefect.execution.stage_runner import short
 from rayorch_prefect.execution.versions import own_versions
+from rayorch_prefect.execution.wire import pack_batch, unpack_reply
 from rayorch_prefect.execution.worker_actor import fetch, search_path, worker_class
 from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.reports import AttemptFailed
@@ -133,9 +134,10 @@ class RayBackend:
         method = self._actors[worker].run
         large: Sequence[Any] = ()
         if message.large_returns:
-            header, *large = method.options(num_returns=1 + message.large_returns).remote(message)
+            returns = 1 + message.large_returns
+            header, *large = method.options(num_returns=returns).remote(*_packed(message))
         else:
-            header = method.remote(message)
+            header = method.remote(*_packed(message))
         header.future().add_done_callback(
             lambda future: self._replied(worker, batch, large, future)
         )
@@ -144,7 +146,7 @@ class RayBackend:
         error = future.exception()
         if error is not None:
             self._failed(worker, batch, error)
-        elif not isinstance(reply := future.result(), TakenBack):
+        elif not isinstance(reply := unpack_reply(future.result()), TakenBack):
             self._tell(BatchReply(worker, batch, reply, large))
 
     def _send_in_chunks(self, worker: int, batch: int, message: BatchMessage) -> None:
@@ -267,6 +269,11 @@ def _error_of(end: Any) -> BaseException | None:
     except RayError as error:
         return error
     return None
+
+
+def _packed(message: BatchMessage) -> tuple[Any, ...]:
+    data, stored = pack_batch(message)
+    return (data, stored) if stored else (data,)
 
 
 @ray.remote(num_cpus=0, max_retries=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -210,8 +210,8 @@ class StageRunner:
         return given
 
     def _whole_batch(self, rows: int, columns: Sequence[list[Any]], gate: Gate) -> _Given:
-        skipped = [row for row in range(rows) if gate.skips(row)]
-        kept = [row for row in range(rows) if row not in skipped] if skipped else list(range(rows))
+        skipped = [row for row in range(rows) if gate.skips(row)] if gate.skips_any() else []
+        kept = [row for row in range(rows) if row not in skipped] if skipped else range(rows)
         if skipped:
             columns = [[column[row] for row in kept] for column in columns]
         results = self._batch_results(len(kept), columns) if kept else []
@@ -338,6 +338,9 @@ def _bars_group(result: Any) -> bool:
 
 
 def _check(spec: StageSpec, contract: CallContract, rows: int, given: _Given) -> Results:
+    plain = _all_plain(spec, contract, rows, given)
+    if plain is not None:
+        return Results([Column(plain)], {}, [])
     columns = [Column.of(contract, index) for index in range(spec.outputs)]
     failures = given.failures
     for row in range(rows):
@@ -354,6 +357,22 @@ def _check(spec: StageSpec, contract: CallContract, rows: int, given: _Given) ->
         for column, value, depth in zip(columns, values, contract.list_depths, strict=True):
             _append(column, value, depth, row)
     return Results(columns, failures, given.skipped)
+
+
+def _all_plain(
+    spec: StageSpec, contract: CallContract, rows: int, given: _Given
+) -> list[Any] | None:
+    """The one output's values, if each row gave one that needs no further look."""
+    if spec.outputs > 1 or contract.list_depths[0] or contract.masks[0]:
+        return None
+    values = list(given.results.values())
+    if len(values) < rows or given.failures or _holds_failure(values):
+        return None
+    return values
+
+
+def _holds_failure(values: Iterable[Any]) -> bool:
+    return any(issubclass(each, TypedFailure) for each in set(map(type, values)))
 
 
 def _row_tuple(spec: StageSpec, row: int, result: Any) -> Any:
@@ -401,7 +420,7 @@ def flatten(column: Column, value: Any, depth: int, row: int) -> Shape:
     """Append a list's elements at the deepest level; returns its shape."""
     if not isinstance(value, list | tuple):
         raise Breach(f"a list of children in row {row}", describe(value))
-    if any(isinstance(element, TypedFailure) for element in value):
+    if _holds_failure(value):
         raise Breach(f"children in row {row}", "a failure among them")
     if depth > 1:
         return tuple(flatten(column, element, depth - 1, row) for element in value)

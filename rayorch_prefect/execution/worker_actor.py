@@ -33,6 +33,7 @@ from rayorch_prefect.execution.messages import (
 from rayorch_prefect.execution.specs import BuildOrder
 from rayorch_prefect.execution.stage_runner import FAULTS, StageRunner, short
 from rayorch_prefect.execution.versions import mismatch, own_versions
+from rayorch_prefect.execution.wire import pack_reply, unpack_batch
 from rayorch_prefect.model.events import Bar
 
 # A driver that takes no report for so long will not mind when one is lost.
@@ -85,11 +86,16 @@ class WorkerActor:
     def _built(self, order: BuildOrder) -> StageRunner:
         return StageRunner(order.stage)
 
-    def run(self, message: BatchMessage) -> Any:
-        """Run a batch: the reply, and after it the large returns where they were asked for."""
+    def run(self, packed: bytes, stored: Sequence[Any] = ()) -> Any:
+        """Run a batch: the reply, and after it the large returns where they were asked for.
+
+        See `wire` for what goes in and out.
+        """
+        message = unpack_batch(packed, stored)
         reply, returns = self._run(message)
+        answer = pack_reply(reply)
         self._departures.expect()
-        return (reply, *returns) if message.large_returns else reply
+        return (answer, *returns) if message.large_returns else answer
 
     def run_in_chunks(self, message: BatchMessage) -> Iterator[Any]:
         """Run a batch: portions, each followed by its large chunks as one object if it has any."""
@@ -198,16 +204,17 @@ class ConcurrentWorkerActor(WorkerActor):
         self._rows = AsyncRows(runner, order.stage.stage, order.row_limit_s)
         return runner
 
-    async def run(self, message: BatchMessage) -> Any:
+    async def run(self, packed: bytes, stored: Sequence[Any] = ()) -> Any:
         """Run a batch of one row beside others."""
         assert self._rows is not None
+        message = unpack_batch(packed, stored)
         if not self._begin(message.batch):
             nothing: list[Any] = [[] for _ in range(message.large_returns)]
             return (TakenBack(), *nothing) if nothing else TakenBack()
         contract = self._contracts[message.call]
         reply, returns = await self._rows.run(contract, message, fetch, self._bars)
-        reply = self._weighed(reply)
-        return (reply, *returns) if message.large_returns else reply
+        answer = pack_reply(self._weighed(reply))
+        return (answer, *returns) if message.large_returns else answer
 
     async def watch(self) -> None:  # type: ignore[override]
         """See `WorkerActor.watch`; the driver ends this process for good once it has closed."""

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from rayorch_prefect.errors import SourceChanged, SourceMissing, StoreError, UsageError
+from rayorch_prefect.errors import StoreError, UsageError
 from rayorch_prefect.model.outcomes import Kind
 from rayorch_prefect.storage.answers import explained
 from rayorch_prefect.storage.client import MAX_CONNECTIONS, s3_client
@@ -43,8 +43,6 @@ _FORMAT = 1
 _RECORDED = (RowOutcome.PUBLISHED, RowOutcome.FAILED, RowOutcome.DROPPED)
 # The failures that running again cannot change: the row itself is at fault.
 _OF_THE_ROW = (Kind.RECORD_FAILURE, Kind.GROUP_FAILURE)
-# But these say only what the store held at that moment: what is listed again can be read again.
-_OF_THE_MOMENT = (SourceMissing.__name__, SourceChanged.__name__)
 
 COMPACT_AT = 1000
 """From how many loose entries on they are compacted."""
@@ -104,8 +102,7 @@ class LedgerEntry:
     def runs_again(self, retry_failed: bool) -> bool:
         """Whether planning hands this source to the program once more."""
         if self.outcome is RowOutcome.FAILED:
-            of_the_row = self.kind in _OF_THE_ROW and self.type not in _OF_THE_MOMENT
-            return retry_failed or not of_the_row
+            return retry_failed or self.kind not in _OF_THE_ROW
         return retry_failed and self.outcome is RowOutcome.PUBLISHED and bool(self.missing)
 
     def to_json(self) -> bytes:

@@ -103,9 +103,9 @@ def test_the_kernel_counts_what_a_server_was_given_to_send() -> None:
         served = list(served_connections())
         assert accepted.fileno() in served
         assert client.fileno() not in served
-        before = handed_over(accepted.fileno())
+        before = handed_over(accepted)
         accepted.sendall(bytes(300))
-        assert handed_over(accepted.fileno()) - before == 300
+        assert handed_over(accepted) - before == 300
 
 
 @on_linux

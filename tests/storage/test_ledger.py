@@ -136,20 +136,6 @@ def test_a_version_counts_before_the_etag() -> None:
     assert left.skipped == ((same, known),)
 
 
-@pytest.mark.parametrize(
-    ("type", "again"), [("SourceMissing", True), ("SourceChanged", True), ("Encrypted", False)]
-)
-def test_a_source_that_was_gone_or_changed_for_a_moment_is_read_again(
-    type: str, again: bool
-) -> None:
-    """It may be put back as it was, under the same ETag."""
-    failed = dataclasses.replace(
-        entry("s3://b/in/a"), outcome=RowOutcome.FAILED, kind=Kind.RECORD_FAILURE, type=type
-    )
-    left = subtract({failed.key: failed}, [source("s3://b/in/a")])
-    assert bool(left.to_run) is again
-
-
 RULES = [
     # outcome, kind, gaps, (place by default, place under retry_failed)
     (RowOutcome.PUBLISHED, None, (), ("skipped", "skipped")),

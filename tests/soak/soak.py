@@ -21,11 +21,12 @@ import ray
 from ray._private import worker
 
 from rayorch_prefect import Engine
+from rayorch_prefect.execution import appliers
 from tests.soak.cycles import Cycle, store_at
 from tests.soak.killing import Killer, alive_actors
 from tests.soak.memory import MIB, Memory
 from tests.soak.services import running_nodes, running_store, started
-from tests.soak.toy import Begun, toy
+from tests.soak.toy import TRIES, Begun, toy
 
 # Seconds that one Engine is used before the next takes its place.
 LIFE_S = 300.0
@@ -43,6 +44,7 @@ def soak(seconds: float, seed: int) -> list[str]:
     """Run numbered rows through Engines for so long while workers, uploaders and a node are
     killed and the store goes wrong, all at random; everything that was not as it must be."""
     print(f"soak for {seconds:.0f} s, seed {seed}", flush=True)
+    appliers.TRIES = TRIES
     before = our_files()
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sk")))

@@ -12,7 +12,7 @@ import numpy as np
 
 from rayorch_prefect import F, GroupFailure, Program, RecordFailure, program, stage
 
-# Random kills may hit a row that stands alone more than once.
+# Random kills may hit a row that stands alone, or an upload, more than three times.
 TRIES = 20
 # Numbers in a large page, and characters that a large output has more: stored, not in messages.
 LARGE = 60_000
@@ -74,7 +74,7 @@ class Read:
         self.begun.note()
         number, i, data = page
         # Slower than splitting, so that large pages lie in the store when their node goes.
-        time.sleep(0.02 if len(data) > 1 else 0.005)
+        time.sleep(0.1 if len(data) > 1 else 0.005)
         if number % 31 == 7 and i == 0:
             raise RecordFailure("Blank", f"page {i} of {number}")
         if number % 37 == 3 and i == 0:
@@ -110,7 +110,7 @@ def toy(begun: Begun) -> Program:
     common: Any = {"rowwise": True, "num_cpus": 0.1, "retry_budget": TRIES}
     far: Any = {**common, "resources": {"second": 0.1}}
     split = stage(Split, **far, replicas=2, batch_size=8)(begun)
-    read = stage(Read, **common, replicas=2, batch_size=16)(begun)
+    read = stage(Read, **common, replicas=2, batch_size=4)(begun)
     join = stage(Join, **far, replicas=1, batch_size=16)(begun)
 
     @program(version="1")

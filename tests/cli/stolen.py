@@ -39,7 +39,7 @@ def _send_when_taken(pythons: int | None) -> None:
 
 if __name__ == "__main__":
     # Long enough that the moment is not missed on a busy machine.
-    night._SIGTERM_SECONDS = 1.0  # pyright: ignore[reportPrivateUsage]
+    night._SIGTERM_SECONDS = 5.0  # pyright: ignore[reportPrivateUsage]
     signal.signal(signal.SIGTERM, lambda *_: None)
     threading.Thread(target=_send_when_taken, args=(_handler(),), daemon=True).start()
     sys.exit(main())

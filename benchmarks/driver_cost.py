@@ -35,11 +35,13 @@ from rayorch_prefect.execution.messages import (
 from rayorch_prefect.execution.parent import no_references
 from rayorch_prefect.execution.rows import describe_rows
 from rayorch_prefect.model.events import Bar
+from rayorch_prefect.scheduler.credits import Bound
 
 MEAN_PAGES = 47
 MOST_PAGES = 427
 CHUNK_ROWS = 64
 CHUNK = b"x" * 500
+BOUND = Bound(bytes=4 << 30)  # an Engine has one
 
 
 class Absent:
@@ -143,7 +145,7 @@ def measure(pages: int) -> dict[str, float]:
     """CPU microseconds and peak bytes of the driver's process a page Grain."""
     counts = page_counts(pages)
     backend = InstantBackend(counts)
-    driver = Driver(pages_of_documents.plan, backend, time.time)
+    driver = Driver(pages_of_documents.plan, backend, time.time, bound=BOUND)
     ended: list[object] = []
     described = describe_rows(driver.plan, counts)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -46,6 +46,8 @@ async def run_night(
     upload_task: str | UploadTask | None = None,
     lease_seconds: float = 60.0,
     upload_tries: int = 4,
+    max_pending: int | None = None,
+    max_pending_mb: float | str | None = "auto",
 ) -> tuple[State[Any], NightSummary]:
     """Run a night inside an async flow of one's own; its final state and its numbers.
 
@@ -66,6 +68,9 @@ async def run_night(
     `runtime_env` what else Ray gives them; Prefect shows parameters, so no secrets in it.
     `upload_task`, a Prefect task or `module:attribute`, uploads in place of ours: it gets a
     WholeParent and returns an Artifact, or several, for what it stored.
+
+    At most `max_pending_mb` MiB of values ("auto": 60 % of Ray's object store; None: no bound), and
+    at most `max_pending` of them, wait for their last reader at once, as `Engine` says.
 
     One run at a time owns a (destination, program): a second one ends as Failed named
     OwnedElsewhere, its message naming the owner, and takes no source. It takes over from an owner
@@ -101,6 +106,8 @@ async def run_night(
         upload_task=upload_task,
         lease_seconds=lease_seconds,
         upload_tries=upload_tries,
+        max_pending=max_pending,
+        max_pending_mb=max_pending_mb,
     )
     return await _run(night)
 
@@ -161,6 +168,8 @@ async def nightly(
     upload_task: str | None = None,
     lease_seconds: float = 60.0,
     upload_tries: int = 4,
+    max_pending: int | None = None,
+    max_pending_mb: float | str | None = "auto",
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.
 
@@ -189,6 +198,8 @@ async def nightly(
         upload_task=upload_task,
         lease_seconds=lease_seconds,
         upload_tries=upload_tries,
+        max_pending=max_pending,
+        max_pending_mb=max_pending_mb,
     )
     if outermost():
         ignore_late_sigterm()

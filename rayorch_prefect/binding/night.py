@@ -221,6 +221,8 @@ class Night:
             runtime_env=self.order.worker_environment(),
             on_wait=partial(self._waits, get_run_logger()),
             on_still=partial(get_run_logger().warning, "%s"),
+            max_pending=self.order.max_pending,
+            max_pending_mb=self.order.max_pending_mb,
         )
         self.stop.then(engine.give_up)
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.execution.bounds import AUTO, checked_bound
 from rayorch_prefect.execution.environments import environment
 from rayorch_prefect.model.outcomes import Kind
 from rayorch_prefect.storage import S3Location, refuse_nested
@@ -43,7 +44,7 @@ class Order:
     it gives them. `upload_task` names a task that uploads in place of ours (`module:attribute`,
     empty for a Task object without a name). Another run may take over `lease_seconds` after this
     one's last sign of life. An upload is tried up to `upload_tries` times while the store is
-    unavailable, with growing gaps.
+    unavailable, with growing gaps. `max_pending` and `max_pending_mb` are the Engine's bounds.
     """
 
     program: str
@@ -67,6 +68,8 @@ class Order:
     upload_task: str | None = None
     lease_seconds: float = 60.0
     upload_tries: int = 4
+    max_pending: int | None = None
+    max_pending_mb: float | str | None = AUTO
 
     def __post_init__(self) -> None:
         """Raises UsageError, naming the setting and what would be right."""
@@ -94,6 +97,7 @@ class Order:
                 f"failure_policy is {self.failure_policy}; expected the number of failed "
                 "sources to tolerate, 0 for none"
             )
+        checked_bound(self.max_pending, self.max_pending_mb)
         refuse_nested(self.source, self.destination)
         self.worker_environment()
 

@@ -116,7 +116,7 @@ class Arrivals:
         for index, output in enumerate(chunk.outputs):
             kept = [(one.n, self._store.chunk_data(one, (came.large,))) for one in output.chunks]
             first = self._blocks.store(kept, made, index, len(made.sizes[index]))
-            yield OutputReport(first, output.slots, output.shapes, output.mask)
+            yield output.report(first)
 
 
 def row_recipe(recipe: Recipe, chunk: RowChunk) -> RowRecipe:

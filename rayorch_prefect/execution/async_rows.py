@@ -12,6 +12,7 @@ from rayorch_prefect.execution.batch import (
     Fetch,
     LargeReturns,
     encoded,
+    large_returns,
     read_inputs,
     references,
 )
@@ -44,7 +45,7 @@ class AsyncRows:
         self, contract: CallContract, message: BatchMessage, fetch: Fetch, bars: Bars
     ) -> tuple[Reply, LargeReturns]:
         """Run a batch of one row; never raises for what the stage or its values do."""
-        returns: LargeReturns = [[] for _ in range(message.large_returns)]
+        returns = large_returns(message)
         if references(message.chunks):  # they may be on another node, and the loop is not to wait
             inputs = await asyncio.to_thread(read_inputs, message, fetch)
         else:

@@ -12,6 +12,7 @@ from rayorch_prefect.execution.codec import EncodedChunk, LargeChunk, decode, en
 from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.marker import Marker
 from rayorch_prefect.execution.messages import (
+    MOST_LARGE_RETURNS,
     BatchMessage,
     CallContract,
     ChunkAddress,
@@ -45,11 +46,12 @@ def run_batch(
     before_start: Callable[[], None] = lambda: None,
     marker: Marker | None = None,
 ) -> tuple[Reply, LargeReturns]:
-    """Run one batch; never raises for what the stage or its values do.
+    """Run one batch; never raises for what the stage or its values do. There are large returns
+    even if the message asks for none.
 
     `before_start` is called when the inputs are there, before the stage is.
     """
-    returns: LargeReturns = [[] for _ in range(message.large_returns)]
+    returns = large_returns(message)
     if marker is not None:
         marker.between_rows(message.batch)
     inputs = read_inputs(message, fetch)
@@ -78,6 +80,12 @@ def read_inputs(message: BatchMessage, fetch: Fetch) -> list[list[Any]] | Reply:
         return InputsLost(of_lost(message.chunks, lost))
     except Exception as error:
         return AttemptFailed(type(error).__name__, f"reading the inputs: {short(error)}")
+
+
+def large_returns(message: BatchMessage) -> LargeReturns:
+    """Where a batch's large chunks go, even if the message asks for none."""
+    wanted = message.large_returns or min(message.rows, MOST_LARGE_RETURNS)
+    return [[] for _ in range(wanted)]
 
 
 def references(chunks: Sequence[Any]) -> list[Any]:
@@ -158,14 +166,12 @@ def _unpicklable(values: Sequence[Any], error: Exception) -> ContractBreach:
 
 
 def _placed(chunk: EncodedChunk, returns: LargeReturns, packed: int) -> ReturnedChunk:
-    """Small chunks go inside the reply; large ones spread over the large returns, if any."""
+    """Small chunks go inside the reply; large ones spread over the large returns."""
     if chunk.large is None:
         return ReturnedChunk(chunk.n, chunk.small)
-    if not returns:
-        return ReturnedChunk(chunk.n, chunk.large)
     target = returns[packed % len(returns)]
     target.append(chunk.large)
-    return ReturnedChunk(chunk.n, None, packed % len(returns), len(target) - 1)
+    return ReturnedChunk(chunk.n, None, packed % len(returns), len(target) - 1, chunk.size)
 
 
 def _cut(column: Column, cuts: Sequence[int], longest: int) -> Iterator[list[Any]]:

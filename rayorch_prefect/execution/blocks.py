@@ -9,12 +9,10 @@ from typing import Any
 
 from rayorch_prefect.errors import InternalError
 from rayorch_prefect.execution.codec import readdress
-from rayorch_prefect.execution.messages import BatchMessage, RowsReply
+from rayorch_prefect.execution.messages import MOST_LARGE_RETURNS, BatchMessage, RowsReply
 from rayorch_prefect.execution.rows import SourceRows
 from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.parts import Parts
-
-MOST_LARGE_RETURNS = 8
 
 
 @dataclass(slots=True, eq=False)

@@ -47,6 +47,12 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None = None) -
     return True
 
 
+def object_store_bytes() -> float:
+    """What the object stores of all nodes of the connected cluster hold, in bytes."""
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return float(resources.get("object_store_memory", 0.0))
+
+
 def refuse_client(address: str | None) -> None:
     """Raise UsageError for the address of a Ray client."""
     if address and address.startswith(CLIENT_SCHEME):

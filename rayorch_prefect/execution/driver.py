@@ -25,11 +25,12 @@ from rayorch_prefect.execution.backend import (
     WorkerIsReady,
 )
 from rayorch_prefect.execution.batch import of_lost
-from rayorch_prefect.execution.blocks import MOST_LARGE_RETURNS, Blocks, Recipe
+from rayorch_prefect.execution.blocks import Blocks, Recipe
 from rayorch_prefect.execution.clocks import Clocks
 from rayorch_prefect.execution.codec import EncodedChunk
 from rayorch_prefect.execution.losses import LOST_BLOCK, LostValues
 from rayorch_prefect.execution.messages import (
+    MOST_LARGE_RETURNS,
     BatchMessage,
     ChunkAddress,
     InputsLost,
@@ -77,6 +78,7 @@ from rayorch_prefect.model.outcomes import Failure, Kind, ParentOutcome
 from rayorch_prefect.model.reports import AttemptFailed, OutputReport, Report, RowsReport
 from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.scheduler.core import Scheduler
+from rayorch_prefect.scheduler.credits import Bound
 
 
 class Driver:
@@ -92,9 +94,10 @@ class Driver:
         clock: Callable[[], float],
         batches_at_worker: int = 2,
         timer: Callable[[], float] = time.monotonic,
+        bound: Bound = Bound(),  # noqa: B008
     ) -> None:
         self.plan = plan
-        self.scheduler = Scheduler(plan, batches_at_worker)
+        self.scheduler = Scheduler(plan, batches_at_worker, bound=bound)
         self.blocks = Blocks()
         self.busy_s = [0.0] * len(plan.calls)
         self.error: RayorchError | None = None
@@ -301,9 +304,7 @@ class Driver:
             said = f"the {reply.large_bytes} bytes that it returned could not be stored: {error}"
             return AttemptFailed(type(error).__name__, said)
         outputs = tuple(
-            OutputReport(
-                self.blocks.store(chunks, recipe, place), output.slots, output.shapes, output.mask
-            )
+            output.report(self.blocks.store(chunks, recipe, place))
             for place, (output, chunks) in enumerate(zip(reply.outputs, kept, strict=True))
         )
         return RowsReport(reply.rows, outputs, reply.failures, reply.skipped)
@@ -320,9 +321,7 @@ class Driver:
         """A returned chunk as a block's data."""
         if chunk.data is None:
             return ChunkAddress(large[chunk.large_return], chunk.position)
-        if isinstance(chunk.data, bytes):
-            return chunk.data
-        return ChunkAddress(self._backend.keep(chunk.data), 0)
+        return chunk.data
 
     # -- instructions out --------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ from rayorch_prefect.errors import (
 )
 from rayorch_prefect.execution.appliers import Application, Appliers
 from rayorch_prefect.execution.backend import BackendMessage, BatchReply, ChunksCame, WorkerIsReady
-from rayorch_prefect.execution.cluster import check_fit, connect, waiting_text
+from rayorch_prefect.execution.bounds import AUTO, bound_of, checked_bound
+from rayorch_prefect.execution.cluster import check_fit, connect, object_store_bytes, waiting_text
 from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.engine_run import Run
 from rayorch_prefect.execution.environments import checked, refuse_local_folders
@@ -36,6 +37,7 @@ from rayorch_prefect.execution.rows import describe_rows
 from rayorch_prefect.execution.standstill import Standstill
 from rayorch_prefect.execution.worker_actor import search_path
 from rayorch_prefect.program.declare import Program, require_program
+from rayorch_prefect.scheduler.credits import Bound
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,12 @@ class Engine:
     cannot name local folders. With two `batches_at_worker` the next batch waits at its worker, so
     that the worker need not wait for the driver; with one it comes when the worker idles.
 
+    At most `max_pending_mb` MiB of values (default: 60 % of the cluster's object store; None: no
+    bound), and at most `max_pending` of them (default: no bound), are made or in the making whose
+    last reader has not committed; values in the making are estimated from earlier ones. No stage
+    is dispatched past that, unless nothing would move otherwise: a parent that alone needs more
+    still passes. Stages may have bounds of their own. Rows and what `apply` holds are not counted.
+
     Raises on entering: UsageError for a runtime_env that Ray does not take, DoesNotFit if a stage
     fits no node, StageStartError if a stage cannot be built, ClusterError if workers do not
     become ready in time.
@@ -75,10 +83,14 @@ class Engine:
         on_wait: Callable[[str], None] = logger.warning,
         still_after: float = STILL_AFTER_S,
         on_still: Callable[[str], None] = logger.warning,
+        max_pending: int | None = None,
+        max_pending_mb: float | str | None = AUTO,
     ) -> None:
         if batches_at_worker not in (1, 2):
             raise UsageError(f"batches_at_worker is 1 or 2, not {batches_at_worker!r}")
         self._batches_at_worker = batches_at_worker
+        self._bound_wanted = checked_bound(max_pending, max_pending_mb)
+        self.bound = Bound(max_pending)
         self.program = require_program(program)
         self.plan = program.plan
         self._address = address
@@ -138,7 +150,10 @@ class Engine:
         rest = {} if self._own_ray else self._runtime_env
         refuse_local_folders(rest)
         self._backend = RayBackend(self.plan, self._tell, rest)
-        self._driver = Driver(self.plan, self._backend, time.time, self._batches_at_worker)
+        self.bound = bound_of(*self._bound_wanted, object_store_bytes())
+        self._driver = Driver(
+            self.plan, self._backend, time.time, self._batches_at_worker, bound=self.bound
+        )
         self._appliers = Appliers(
             self._appliers_wanted, search_path(), self._later, self._driver.renew, runtime_env=rest
         )

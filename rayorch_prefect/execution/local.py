@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rayorch_prefect.errors import InternalError, UsageError
+from rayorch_prefect.execution.bounds import bound_of, checked_bound
 from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.local_backend import LocalBackend
 from rayorch_prefect.execution.parent import Parent
@@ -23,19 +24,25 @@ def run_local(
     seed: int | None = None,
     losses: float = 0.0,
     lost_values: float = 0.0,
+    max_pending: int | None = None,
+    max_pending_mb: float | None = None,
 ) -> Iterator[Parent]:
     """Run `rows` (any picklable values) as one microbatch; each parent as it completes.
 
     With `seed`, batches end in a random order that the seed fixes and a share of `losses` of
     them is lost with its worker; a share of `lost_values` of the large values that a batch reads
-    is lost, as with a node, and made again. Raises StageStartError if a stage cannot be built.
+    is lost, as with a node, and made again. `max_pending` and `max_pending_mb` bound what is
+    pending as an Engine's do, here by default not at all. Raises StageStartError if a stage cannot
+    be built.
     """
     require_program(program)
+    bound = bound_of(*checked_bound(max_pending, max_pending_mb))
     listed = list(rows)
     if listed:
         backend = LocalBackend(program.plan, seed, losses, lost_values)
         try:
-            yield from _parents(Driver(program.plan, backend, time.time), backend, listed)
+            driver = Driver(program.plan, backend, time.time, bound=bound)
+            yield from _parents(driver, backend, listed)
         finally:
             backend.close()
 

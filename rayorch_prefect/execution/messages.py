@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.parts import Parts
-from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, RowFailure, Shape
+from rayorch_prefect.model.reports import (
+    AttemptFailed,
+    ContractBreach,
+    OutputReport,
+    RowFailure,
+    Shape,
+)
+
+MOST_LARGE_RETURNS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,7 @@ class BatchMessage:
     """A batch for a worker. `inputs` address `chunks`, which are pickles or references to
     stored objects with a position in each (see `ChunkAddress`). `bars[i]` is the bar that would
     skip the rows from `cuts[i-1]` to `cuts[i]`; none at the root. Rows `left_out` do not start.
+    Large chunks go back by `large_returns` returns of their own; with 0, in a second call.
 
     `in_chunks`: the children are handed over while the batch runs; of a row in `taken` (row, n)
     the first n are not wanted. `pieces` are the numbers of children in the chunks that the one
@@ -64,17 +73,21 @@ class ChunkAddress:
 
 
 class ReturnedChunk(NamedTuple):
-    """`n` values: their pickle, or where they are among the large returns."""
+    """`n` values: their pickle, or where they are among the large returns, and their bytes."""
 
     n: int
-    data: Any
+    data: bytes | None
     large_return: int = -1
     position: int = 0
+    large_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnedOutput:
-    """One output of a batch, as `OutputReport` but with the stored chunks."""
+    """One output of a batch, as `OutputReport` but with the stored chunks.
+
+    A large chunk is let go as a whole, small ones are not told apart.
+    """
 
     chunks: tuple[ReturnedChunk, ...]
     shapes: tuple[Shape, ...] | None
@@ -85,12 +98,31 @@ class ReturnedOutput:
         """How many values are stored."""
         return sum(chunk.n for chunk in self.chunks)
 
+    def report(self, first_slot: int) -> OutputReport:
+        """What the scheduler is told of it."""
+        return OutputReport(first_slot, self.slots, self.shapes, self.mask, self._sizes())
+
+    def _sizes(self) -> tuple[tuple[int, int, bool], ...]:
+        found: list[tuple[int, int, bool]] = []
+        n = size = 0
+        for chunk in self.chunks:
+            if chunk.data is not None:
+                n += chunk.n
+                size += len(chunk.data)
+                continue
+            if n:
+                found.append((n, size, True))
+                n = size = 0
+            found.append((chunk.n, chunk.large_bytes, False))
+        return (*found, (n, size, True)) if n else tuple(found)
+
 
 @dataclass(frozen=True, slots=True)
 class RowsReply:
     """The stage returned. `resident_mb` is the worker's own memory, where it matters.
-    `large_bytes` is the size of its large chunks, 0 if there are none. By `unfit` the worker is to
-    be replaced when it has done what it holds."""
+    `large_bytes` is the size of its large chunks, 0 if there are none; `left_behind` returns of
+    them wait at the worker to be collected. By `unfit` the worker is to be replaced when it has
+    done what it holds."""
 
     rows: int
     outputs: tuple[ReturnedOutput, ...]
@@ -100,6 +132,7 @@ class RowsReply:
     busy_s: float = 0.0
     resident_mb: int = 0
     unfit: bool = False
+    left_behind: int = 0
 
     @property
     def large_returns(self) -> list[int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rayorch_prefect.execution.appliers import Appliers
 from rayorch_prefect.execution.driver import Driver
+from rayorch_prefect.scheduler.credits import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,9 @@ class EngineMetrics:
     """`retries` counts Grains tried again, `stale_reports` reports that came too late,
     `dropped_rows` rows computed for Grains that no longer mattered, `lost_blocks` blocks of values
     that died with a node, `remade_rows` rows computed again to have such values back,
-    `appliers_lost` actors of `apply` that died, `applied_again` calls of it tried again for it."""
+    `appliers_lost` actors of `apply` that died, `applied_again` calls of it tried again for it.
+    `pending_mb` MiB of values are stored whose last reader has not committed, `peak_pending_mb` at
+    the most."""
 
     calls: tuple[CallMetrics, ...]
     retries: int
@@ -44,6 +47,8 @@ class EngineMetrics:
     workers_recycled: int
     appliers_lost: int
     applied_again: int
+    pending_mb: float
+    peak_pending_mb: float
 
 
 def snapshot(driver: Driver, appliers: Appliers | None) -> EngineMetrics:
@@ -80,4 +85,6 @@ def snapshot(driver: Driver, appliers: Appliers | None) -> EngineMetrics:
         workers_recycled=counts.workers_recycled,
         appliers_lost=appliers.lost if appliers else 0,
         applied_again=appliers.again if appliers else 0,
+        pending_mb=sum(driver.scheduler.credits.bytes.held) / MIB,
+        peak_pending_mb=driver.scheduler.credits.peak_bytes / MIB,
     )

@@ -38,7 +38,7 @@ from rayorch_prefect.execution.backend import (
 from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.environments import merged
 from rayorch_prefect.execution.marker import Place, read
-from rayorch_prefect.execution.messages import BatchMessage, Built, TakenBack
+from rayorch_prefect.execution.messages import BatchMessage, Built, RowsReply, TakenBack
 from rayorch_prefect.execution.portions import MOST_UNTAKEN, Portions
 from rayorch_prefect.execution.specs import build_order
 from rayorch_prefect.execution.stage_runner import short
@@ -144,10 +144,31 @@ class RayBackend:
 
     def _replied(self, worker: int, batch: int, large: Sequence[Any], future: Future[Any]) -> None:
         error = future.exception()
-        if error is not None:
+        if error is None:
+            reply = unpack_reply(future.result())
+            if isinstance(reply, RowsReply) and reply.left_behind:
+                self._collect(worker, batch, reply)
+            elif not isinstance(reply, TakenBack):
+                self._tell(BatchReply(worker, batch, reply, large))
+        else:
             self._failed(worker, batch, error)
-        elif not isinstance(reply := unpack_reply(future.result()), TakenBack):
-            self._tell(BatchReply(worker, batch, reply, large))
+
+    def _collect(self, worker: int, batch: int, reply: RowsReply) -> None:
+        """Have a worker return what is large of a batch: its objects are then the driver's, as
+        all others, and do not pass through it."""
+        actor = self._actors.get(worker)
+        if actor is None:
+            return  # ended meanwhile, which was told
+        word, *large = actor.collect.options(num_returns=1 + reply.left_behind).remote(batch)
+
+        def collected(future: Future[Any]) -> None:
+            error = future.exception()
+            if error is None:
+                self._tell(BatchReply(worker, batch, reply, large))
+            else:
+                self._failed(worker, batch, error)
+
+        word.future().add_done_callback(collected)
 
     def _send_in_chunks(self, worker: int, batch: int, message: BatchMessage) -> None:
         """A thread a batch takes what it hands over: Ray offers no other way to wait for it."""

@@ -44,6 +44,9 @@ def pack_batch(message: BatchMessage) -> tuple[Packed, list[Any]]:
         message.bars,
         message.oldest,
         message.left_out,
+        message.in_chunks,
+        message.taken,
+        message.pieces,
     )
     return pickle.dumps(plain, 5), list(places)
 
@@ -60,14 +63,12 @@ def unpack_batch(packed: Packed, stored: Sequence[Any] = ()) -> BatchMessage:
 
 
 def pack_reply(reply: Any) -> Any:
-    """A reply as bytes where all its values are; others, which are rare, as they are."""
+    """A reply as bytes; others than RowsReply, which are rare, as they are."""
     if not isinstance(reply, RowsReply):
         return reply
     outputs = tuple(
         (tuple(map(tuple, output.chunks)), output.shapes, output.mask) for output in reply.outputs
     )
-    if any(not isinstance(chunk[1], bytes | None) for output in outputs for chunk in output[0]):
-        return reply
     plain = (
         reply.rows,
         outputs,
@@ -76,6 +77,8 @@ def pack_reply(reply: Any) -> Any:
         reply.skipped,
         reply.busy_s,
         reply.resident_mb,
+        reply.unfit,
+        reply.left_behind,
     )
     return pickle.dumps(plain, 5)
 

@@ -58,6 +58,9 @@ class WorkerActor:
         self._lock = threading.Lock()
         self._last_begun = -1
         self._taken_back: set[int] = set()
+        self._left_behind: dict[int, Sequence[Any]] = {}
+        self._collected = threading.Event()
+        self._collected.set()
         self._end = threading.Event()
 
     def build(self, driver: tuple[str, str], *given: Any) -> tuple[str, str] | Built:
@@ -87,15 +90,34 @@ class WorkerActor:
         return StageRunner(order.stage)
 
     def run(self, packed: bytes, stored: Sequence[Any] = ()) -> Any:
-        """Run a batch: the reply, and after it the large returns where they were asked for.
+        """Run a batch: the reply, and after it the large returns where they were asked for;
+        else what is large waits to be collected.
 
         See `wire` for what goes in and out.
         """
         message = unpack_batch(packed, stored)
         reply, returns = self._run(message)
-        answer = pack_reply(reply)
+        returned = self._returned(message, reply, returns)
         self._departures.expect()
-        return (answer, *returns) if message.large_returns else answer
+        return returned
+
+    def _returned(
+        self, message: BatchMessage, reply: Reply | TakenBack, returns: Sequence[Any]
+    ) -> Any:
+        if message.large_returns:
+            return (pack_reply(reply), *returns)
+        if isinstance(reply, RowsReply) and reply.large_bytes:
+            left = [chunks for chunks in returns if chunks]
+            self._left_behind[message.batch] = left
+            self._collected.clear()
+            reply = replace(reply, left_behind=len(left))
+        return pack_reply(reply)
+
+    def collect(self, batch: int) -> Any:
+        """A word, and after it the large returns that a batch was not asked for."""
+        left = self._left_behind.pop(batch)
+        self._collected.set()
+        return ("collected", *left)
 
     def run_in_chunks(self, message: BatchMessage) -> Iterator[Any]:
         """Run a batch: portions, each followed by its large chunks as one object if it has any."""
@@ -144,6 +166,7 @@ class WorkerActor:
     def _last_left(self) -> None:
         """What this batch does to the process must not cost the report of the one before."""
         self._departures.wait(_PATIENCE_S)
+        self._collected.wait(_PATIENCE_S)
 
     def _begin(self, batch: int) -> bool:
         with self._lock:
@@ -213,8 +236,7 @@ class ConcurrentWorkerActor(WorkerActor):
             return (TakenBack(), *nothing) if nothing else TakenBack()
         contract = self._contracts[message.call]
         reply, returns = await self._rows.run(contract, message, fetch, self._bars)
-        answer = pack_reply(self._weighed(reply))
-        return (answer, *returns) if message.large_returns else answer
+        return self._returned(message, self._weighed(reply), returns)
 
     async def watch(self) -> None:  # type: ignore[override]
         """See `WorkerActor.watch`; the driver ends this process for good once it has closed."""
@@ -231,7 +253,7 @@ def worker_class(concurrency: int = 1) -> Any:
     """The Ray actor class: a second thread answers control calls, a third watches for the end."""
     kind = WorkerActor if concurrency == 1 else ConcurrentWorkerActor
     control, watch = ray.method(concurrency_group=CONTROL), ray.method(concurrency_group=WATCH)
-    for name in ("take_back", "tell_bars", "forget_bar"):
+    for name in ("take_back", "tell_bars", "forget_bar", "collect"):
         control(getattr(kind, name))
     watch(kind.watch)
     sizes = {CONTROL: 1, WATCH: 1}

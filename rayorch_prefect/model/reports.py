@@ -17,12 +17,15 @@ Shape: TypeAlias = "int | tuple[Any, ...]"
 class OutputReport:
     """One output of a batch. Its stored values have the slots `first_slot .. first_slot+slots-1`:
     one a row, or with `shapes` one an element at the deepest level, row by row.
-    `mask` holds a byte (0 or 1) a stored value where the Plan reads this output as a mask."""
+    `mask` holds a byte (0 or 1) a stored value where the Plan reads this output as a mask.
+    `sizes` are (values, bytes, parted) of consecutive ones: bytes that go only with the last of
+    them or, where `parted`, little by little; without it their bytes are not known."""
 
     first_slot: int
     slots: int
     shapes: tuple[Shape, ...] | None = None
     mask: bytes | None = None
+    sizes: tuple[tuple[int, int, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

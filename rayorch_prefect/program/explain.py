@@ -113,6 +113,10 @@ def _limits(pool: Pool) -> Iterator[str]:
         yield f"a new worker above {pool.recycle_above_mb} MiB"
     if pool.linger_s is not None:
         yield f"a part-filled batch waits {pool.linger_s:g} s"
+    if pool.max_pending is not None:
+        yield f"at most {pool.max_pending} values pending"
+    if pool.max_pending_mb is not None:
+        yield f"at most {pool.max_pending_mb:g} MiB pending"
     if pool.backend_patience_s != BACKEND_PATIENCE_S:
         waits = pool.backend_patience_s
         yield "no pause for a backend" if waits is None else f"waits {waits:g} s for a backend"

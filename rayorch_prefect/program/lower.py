@@ -85,6 +85,8 @@ def _pool(number: int, used: ConfiguredStage) -> plan.Pool:
         backend_patience_s=settings.backend_patience_s,
         concurrency=settings.concurrency,
         linger_s=settings.linger_s,
+        max_pending=settings.max_pending,
+        max_pending_mb=settings.max_pending_mb,
         num_cpus=settings.num_cpus,
         num_gpus=settings.num_gpus,
         resources=settings.resources,

@@ -54,6 +54,10 @@ class StageOptions(TypedDict, total=False):
                   With more, each row is a batch of its own and the worker gets the next as one ends
     linger_s      seconds that a batch of fewer than batch_size rows waits for more while a worker
                   idles (default: none); only while stages before it have work
+    max_pending   values that the stage may have made, or be making, whose last reader has not
+                  committed, at least 1 (default: only the Engine's bound). Values in the making
+                  are estimated; a parent that alone needs more passes, one step after another
+    max_pending_mb  the same, counting their MiB (default: only the Engine's bound)
     """
 
     batch_size: int
@@ -75,6 +79,8 @@ class StageOptions(TypedDict, total=False):
     backend_patience_s: float | None
     concurrency: int
     linger_s: float | None
+    max_pending: int | None
+    max_pending_mb: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,8 @@ class Settings:
     backend_patience_s: float | None = BACKEND_PATIENCE_S
     concurrency: int = 1
     linger_s: float | None = None
+    max_pending: int | None = None
+    max_pending_mb: float | None = None
 
     def changed(self, stage: str, options: Mapping[str, Any]) -> Settings:
         """A copy with `options`; ProgramError names the stage, the option and what is right."""
@@ -153,6 +161,15 @@ def _seconds(stage: str, option: str, value: object) -> float | None:
 
 def _wait(stage: str, option: str, value: object) -> float | None:
     return None if value is None else _amount(stage, option, value) or None
+
+
+def _mebibytes(stage: str, option: str, value: object) -> float | None:
+    if value is None:
+        return None
+    amount = _amount(stage, option, value)
+    if not amount:
+        _bad(stage, option, value, "more than 0 MiB, or None (no bound)")
+    return amount
 
 
 def _memory(stage: str, option: str, value: object) -> int | None:
@@ -243,4 +260,6 @@ _CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
     "backend_patience_s": _seconds,
     "concurrency": _count,
     "linger_s": _wait,
+    "max_pending": _count_or_none,
+    "max_pending_mb": _mebibytes,
 }

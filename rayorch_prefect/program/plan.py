@@ -164,7 +164,8 @@ class Pool:
     MiB of private resident memory, are a worker's life (None: the run's). `backend_patience_s` is
     how long it may wait for a service behind it that is down (None: it does not). With a
     `concurrency` above 1 a worker holds that many rows at once, each a batch of its own. A batch
-    that is not full waits `linger_s` seconds for more (None: it does not).
+    that is not full waits `linger_s` seconds for more (None: it does not). `max_pending`
+    values or `max_pending_mb` MiB of what it made may be pending at once (None: no bound).
     """
 
     id: int
@@ -192,6 +193,8 @@ class Pool:
     backend_patience_s: float | None = None
     concurrency: int = 1
     linger_s: float | None = None
+    max_pending: int | None = None
+    max_pending_mb: float | None = None
 
     @property
     def is_concurrent(self) -> bool:

@@ -174,6 +174,7 @@ class Committer:
         call = self._plan.calls[flight.call]
         live = self._at(flight, arrived.row)
         n = require_chunk(self._plan, call, flight, arrived, self._taken(call, live))
+        self._outlet.values_arrived(flight.call, arrived.outputs)
         if live is None:
             self._outlet.release([(output.first_slot, output.slots) for output in arrived.outputs])
             return

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from rayorch_prefect.model.events import EntityRange
 from rayorch_prefect.program.plan import Call, Pool
 from rayorch_prefect.scheduler.breakers import Breakers
+from rayorch_prefect.scheduler.credits import Credits
 from rayorch_prefect.scheduler.queues import ReadyQueues
 from rayorch_prefect.scheduler.workers import Flight, Seal, Workers
 
@@ -24,10 +25,13 @@ Pick = tuple[Call, EntityRange, int]
 class ConcurrentRows:
     """Picks rows for free places; each must be sent before the next is asked for."""
 
-    def __init__(self, queues: ReadyQueues, workers: Workers, breakers: Breakers) -> None:
+    def __init__(
+        self, queues: ReadyQueues, workers: Workers, breakers: Breakers, credits: Credits
+    ) -> None:
         self._queues = queues
         self._workers = workers
         self._breakers = breakers
+        self._credits = credits
 
     def picks(self, pool: Pool, calls: list[Call]) -> Iterator[Pick]:
         """Rows until no place is free or nothing is ready; companies first."""
@@ -42,7 +46,7 @@ class ConcurrentRows:
                 yield call, ranges[0], worker
 
     def _may_send(self, call: Call) -> bool:
-        return self._breakers.limit(call.id, 1) > 0
+        return self._breakers.limit(call.id, 1) > 0 and self._credits.room(call.id, 1) > 0
 
     def _companies(self, pool: Pool, call: Call) -> Iterator[Pick]:
         while self._may_send(call) and self._queues.has_closed(call.id):

@@ -7,7 +7,7 @@ changed; one that merely comes too late is dropped and counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rayorch_prefect.errors import IllegalEvent
 from rayorch_prefect.model.events import (
@@ -41,11 +41,18 @@ from rayorch_prefect.model.events import (
     WorkerWorn,
 )
 from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
-from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, Report, RowsReport
+from rayorch_prefect.model.reports import (
+    AttemptFailed,
+    ContractBreach,
+    OutputReport,
+    Report,
+    RowsReport,
+)
 from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.scheduler.breakers import PAUSES_AFTER, Breakers
 from rayorch_prefect.scheduler.commit import Committer, slots_of, store_rows
 from rayorch_prefect.scheduler.counts import Counts
+from rayorch_prefect.scheduler.credits import Bound, Credits
 from rayorch_prefect.scheduler.deadlines import deadline_failure
 from rayorch_prefect.scheduler.dispatch import Dispatcher
 from rayorch_prefect.scheduler.grains import Phase
@@ -62,23 +69,31 @@ from rayorch_prefect.scheduler.workers import Flight, Seal, Workers
 
 
 class Scheduler:
-    """State of all active microbatches of one Plan; a worker holds up to `most_held` batches, and
-    `pauses_after` failures of a backend in a row pause a Call."""
+    """State of all active microbatches of one Plan; a worker holds up to `most_held` batches,
+    `pauses_after` failures of a backend in a row pause a Call, and no Call is dispatched past
+    `bound`."""
 
-    def __init__(self, plan: Plan, most_held: int = 2, pauses_after: int = PAUSES_AFTER) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        most_held: int = 2,
+        pauses_after: int = PAUSES_AFTER,
+        bound: Bound = Bound(),  # noqa: B008
+    ) -> None:
         self.plan = plan
         self.wiring = Wiring(plan)
         self.runs: dict[int, Run] = {}
         self.counts = Counts(len(plan.calls))
         self.workers = Workers(plan, most_held)
         self.breakers = Breakers(plan, pauses_after)
+        self.credits = Credits(plan, self.counts, most_held, bound)
         self.queues = ReadyQueues(len(plan.calls), self._first_ready)
         self.lingering = Lingering(self.wiring, self.queues, self.counts, self.breakers)
         self.stopped: StopRun | None = None
         self._story = Story()
         self._last_microbatch = -1
         self._committer = Committer(plan, self.runs, self.queues, self.counts, self)
-        self._dispatcher = Dispatcher(
+        self.dispatcher = Dispatcher(
             plan,
             self.runs,
             self.queues,
@@ -86,6 +101,7 @@ class Scheduler:
             self.counts,
             self.breakers,
             self.lingering,
+            self.credits,
         )
         self._out: list[Instruction] = []
 
@@ -135,12 +151,12 @@ class Scheduler:
                 self._release_rows(event)
             case MicrobatchAbandoned():
                 self._abandon(event)
-        for sent in self._dispatcher.dispatch():
+        for sent in self.dispatcher.dispatch():
             self._story.dispatched(sent.batch, sent.call, sent.worker, sent.ranges)
             self._out.append(sent)
         self._out.extend(self.lingering.take_asked())
         self._replace_worn()
-        self._out.extend(self._dispatcher.ask_back())
+        self._out.extend(self.dispatcher.ask_back())
         return self._flush()
 
     def story(self, microbatch: int, call: int, entity: int) -> str:
@@ -220,7 +236,7 @@ class Scheduler:
         run = self._active(event.microbatch)
         if run is not None:
             self._forget(run)
-            self._out.extend(self._dispatcher.ask_back_useless())
+            self._out.extend(self.dispatcher.ask_back_useless())
 
     def _active(self, microbatch: int) -> Run | None:
         """None for a microbatch that has left."""
@@ -230,7 +246,7 @@ class Scheduler:
 
     def _forget(self, run: Run) -> None:
         self.release(run.mb.items.take_all())
-        self._dispatcher.uncount(run)
+        self.dispatcher.uncount(run)
         del self.runs[run.mb.number]
         self.queues.forget(run.mb.number)
 
@@ -341,6 +357,9 @@ class Scheduler:
             return
         self.workers.land(event.batch)
         self._story.ended(event.batch, _in_words(event.report))
+        if isinstance(report := event.report, RowsReport):
+            made = flight.rows - len(report.failures) - len(report.skipped)
+            self.credits.stored(flight.call, made, report.outputs)
         verdict = self.breakers.told(flight, event.report)
         self._apply(flight, event.report, verdict.charge)
         if verdict.pauses:
@@ -352,7 +371,7 @@ class Scheduler:
     def _flight(self, batch: int, worker: int) -> Flight | None:
         """None for a batch that has ended; it may not be another worker's."""
         flight = self.workers.flights.get(batch)
-        if flight is None and not self._dispatcher.was_sent(batch):
+        if flight is None and not self.dispatcher.was_sent(batch):
             raise IllegalEvent(f"batch {batch} was never sent")
         if flight is not None and flight.worker != worker:
             told = self._story.of_batch(batch)
@@ -429,10 +448,15 @@ class Scheduler:
         self.counts.calls[call].ready -= ready
         self.counts.calls[call].suppressed += n
 
+    def values_arrived(self, call: int, outputs: Sequence[OutputReport]) -> None:
+        """See `Outlet`."""
+        self.credits.stored(call, 0, outputs)
+
     def release(self, ranges: Iterable[tuple[int, int]]) -> None:
         """See `Outlet`."""
         for slot, n in ranges:
             if n:
+                self.credits.released(slot, n)
                 self._out.append(ReleaseValues(slot, n))
 
     def barred(self, bar: Bar, worker: int) -> None:

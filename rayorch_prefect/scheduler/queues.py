@@ -57,6 +57,16 @@ class ReadyQueues:
             queue.popleft()
         return False
 
+    def head(self, call: int) -> EntityRange | None:
+        """The range at the head; its first Grain is READY."""
+        return self._queues[call][0].ranges[0] if self.has_ready(call) else None
+
+    def closed_at_head(self, call: int) -> int:
+        """How long the closed batch is that stands at the head, 0 if none does."""
+        if not self.has_ready(call) or not self._queues[call][0].closed:
+            return 0
+        return sum(end - first for _, first, end in self._queues[call][0].ranges)
+
     def reserve(self, call: int, limit: int) -> list[EntityRange]:
         """Up to `limit` Grains from the head (`fifo`), or the closed batch that stands there."""
         if not self.has_ready(call):

@@ -8,12 +8,13 @@ PRESENT is handled by slices; Entities are looked at one by one only where somet
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.outcomes import TOO_MANY_GAPS, Outcome
+from rayorch_prefect.model.reports import OutputReport
 from rayorch_prefect.program.plan import Call, CoalesceOp, FilterOp, OnFailure
 from rayorch_prefect.scheduler.chunks import OpenMembers
 from rayorch_prefect.scheduler.grains import Phase
@@ -37,6 +38,9 @@ class Outlet(Protocol):
 
     def bar_unknown(self, worker: int, bar: Bar) -> None:
         """A worker skipped a row for a bar that does not hold."""
+
+    def values_arrived(self, call: int, outputs: Sequence[OutputReport]) -> None:
+        """Values of Grains that still run are stored."""
 
     def release(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Stored values have had their last reader."""

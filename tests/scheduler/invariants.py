@@ -219,10 +219,12 @@ def _check_workers(scheduler: Scheduler) -> None:
         if workers.idle[pool.id]:
             for call in scheduler.plan.calls:
                 if call.pool == pool.id:
-                    ready = scheduler.counts.calls[call.id].ready
-                    allowed = ready and scheduler.breakers.limit(call.id, 1)
+                    most = scheduler.dispatcher.most(call, pool)
                     lingers = pool.linger_s is not None and _lingers(scheduler, pool, call)
-                    assert lingers or not allowed, "a worker idles while a Grain is ready for it"
+                    assert lingers or not most, "a worker idles while a Grain is ready for it"
+                    ready = scheduler.counts.calls[call.id].ready
+                    if ready and scheduler.breakers.limit(call.id, 1) and not workers.flights:
+                        assert scheduler.dispatcher.something_comes(), "nothing moves any more"
 
 
 def _check_places(
@@ -231,7 +233,9 @@ def _check_places(
     """No place is free while a row is ready for it; suspects wait only for an empty worker."""
     workers, queues = scheduler.workers, scheduler.queues
     calls = [call.id for call in scheduler.plan.calls if call.pool == pool.id]
-    for call in [call for call in calls if scheduler.breakers.limit(call, 1)]:
+    for call in calls:
+        if not scheduler.breakers.limit(call, 1) or not scheduler.credits.room(call, 1):
+            continue
         closed = [entry for entry in queues._queues[call] if entry.closed]
         suspects = sum(_ready_in(scheduler, call, entry.ranges) for entry in closed)
         open_rows = scheduler.counts.calls[call].ready - suspects

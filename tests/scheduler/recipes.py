@@ -164,6 +164,8 @@ class _Builder:
             batch_limit_s=None if step.c % 3 == 0 else 5.0,
             row_limit_s=1.0 if rowwise else None,
             recycle_after_batches={1: 1, 2: 3}.get(step.c % 5),
+            max_pending={3: 1, 5: 4}.get(step.c % 7),
+            max_pending_mb=200 / 2**20 if step.c % 6 == 4 else None,
         )
         shared.append(used)
         return used

@@ -53,7 +53,7 @@ from rayorch_prefect.model.reports import (
 from rayorch_prefect.program.plan import Plan, Pool
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.grains import Phase
-from tests.scheduler import invariants
+from tests.scheduler import bounds, invariants
 from tests.scheduler.evaluator import Behaviour, Evaluator, Path, failed_type
 from tests.scheduler.verdicts import Verdicts, check_cuts
 from tests.scheduler.virtual_chunks import VirtualChunks
@@ -88,7 +88,8 @@ class Simulation:
         # Mostly two batches at a worker, as more can go wrong then.
         self.most_held = 1 if seed % 5 == 0 else 2
         self.pauses_after = 1 + seed % 4
-        self.scheduler = Scheduler(plan, self.most_held, self.pauses_after)
+        self.bound = bounds.some_bound(seed)
+        self.scheduler = Scheduler(plan, self.most_held, self.pauses_after, self.bound)
         self._pick = random.Random(seed)
         self._stages = VirtualStages(plan, does, self.expected, self._pick, breach)
         self.statistics = self._stages.statistics
@@ -153,6 +154,9 @@ class Simulation:
         for call in self.plan.calls:
             waits = self.scheduler.lingering.waits(call.id)
             assert call.id in self._lingers or not waits, "nobody will end a wait"
+        self.statistics.let_past += bounds.check(
+            self.scheduler, self.bound, self._store, self._stages.stored_by_calls, instructions
+        )
         return instructions
 
     def _next_action(self) -> Callable[[], object] | None:
@@ -233,7 +237,8 @@ class Simulation:
         self.tell(LingerPassed(call, turn))
         pool, counts = self.plan.calls[call].pool, self.scheduler.counts.calls[call]
         if call not in self._open and self.scheduler.workers.idle[pool]:
-            assert not counts.ready, "a wait that is over goes on"
+            held_back = not self.scheduler.credits.room(call, 1)
+            assert held_back or not counts.ready, "a wait that is over goes on"
 
     def _probe(self, call: int) -> None:
         self._open[call] = "asking"
@@ -781,7 +786,8 @@ class Simulation:
         """A part-filled batch has waited, if there was anything to wait for."""
         call, pool = self.plan.calls[order.call], self._pool(order.worker)
         may_be_closed = any(tries) or any((call.id, path) in self._taken_back for path in paths)
-        if pool.linger_s is None or order.rows == pool.batch_size or may_be_closed:
+        is_cut = bounds.bounded(self.bound, pool)
+        if pool.linger_s is None or order.rows == pool.batch_size or may_be_closed or is_cut:
             return
         if call.id not in self._lingered and call.id not in self._open:
             assert not invariants.more_may_come(self.scheduler, call), "it goes at once"

@@ -67,6 +67,7 @@ class Tally:
     pauses: int = 0
     chunks: int = 0
     cut_short: int = 0
+    let_past: int = 0
 
     def add(self, plan: Plan, met: Statistics) -> None:
         self.examples += 1
@@ -88,6 +89,7 @@ class Tally:
         self.pauses += met.pauses
         self.chunks += met.chunks
         self.cut_short += met.cut_short
+        self.let_past += met.let_past
 
 
 def simulate(plan: Plan, recipe: Recipe, breach: float = 0.0) -> Statistics:
@@ -144,6 +146,7 @@ def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     assert tally.recycled > tally.worn > 0
     assert tally.pauses
     assert tally.chunks > tally.cut_short > 0
+    assert tally.let_past > tally.examples
 
 
 @pytest.mark.parametrize("shard", shards(2))

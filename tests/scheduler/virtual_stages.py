@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from rayorch_prefect.model.events import DispatchBatch
@@ -19,7 +19,8 @@ from rayorch_prefect.model.reports import (
     RowsReport,
     Shape,
 )
-from rayorch_prefect.program.plan import Call, Plan
+from rayorch_prefect.program.plan import Call, CallOutputOp, Plan
+from tests.scheduler.bounds import Stored, cut
 from tests.scheduler.evaluator import Behaviour, Evaluator, Path, Value, failed_type
 
 
@@ -59,6 +60,7 @@ class Statistics:
     open: int = 0
     chunks: int = 0
     cut_short: int = 0
+    let_past: int = 0
 
     def eventful(self) -> bool:
         """Whether something did not go well: a loss, a retry or a typed failure."""
@@ -87,6 +89,8 @@ class VirtualStages:
         self._charged: dict[tuple[int, Path], int] = {}
         self._attempts_left: dict[tuple[int, Path], int] = {}
         self._next_slot = 0
+        self._cut = random.Random(pick.random())
+        self.stored_by_calls: list[Stored] = []
 
     def release(self, slot: int, n: int) -> None:
         """The scheduler says that nobody will read these any more."""
@@ -214,8 +218,22 @@ class VirtualStages:
                 self._put(leaf, mask)
         slots = self._next_slot - first
         return OutputReport(
-            first, slots, tuple(shapes) if depth else None, bytes(mask) if is_mask else None
+            first,
+            slots,
+            tuple(shapes) if depth else None,
+            bytes(mask) if is_mask else None,
+            self._sizes(port, first, slots),
         )
+
+    def _sizes(self, port: int, first: int, slots: int) -> tuple[tuple[int, int, bool], ...]:
+        op = self._plan.ports[port].op
+        if not isinstance(op, CallOutputOp):
+            return ()
+        sizes = cut(self._cut, slots)
+        for n, weighs, parted in sizes:
+            self.stored_by_calls.append(((first, n, weighs, parted), op.call))
+            first += n
+        return sizes
 
     def _put(self, value: Value | None, mask: bytearray) -> None:
         self.store[self._next_slot] = value
@@ -237,11 +255,11 @@ class VirtualStages:
             failure = RowFailure(Kind.RECORD_FAILURE, "beyond", "the batch")
             return RowsReport(rows, report.outputs, {rows: failure})
         if choice == 4 and first.mask is not None:
-            bare = OutputReport(first.first_slot, first.slots, first.shapes)
+            bare = replace(first, mask=None)
             return RowsReport(rows, (bare, *others))
         if choice == 5:
             wrong = None if first.shapes is not None else (0,) * rows
-            odd = OutputReport(first.first_slot, first.slots, wrong, first.mask)
+            odd = replace(first, shapes=wrong)
             if wrong is not None or first.slots != rows:
                 return RowsReport(rows, (odd, *others))
         for output in report.outputs:

@@ -16,7 +16,10 @@ from tests.services import Bucket, on_moto
 
 PROGRAM = "tests.binding.programs:joined"
 # The first is published soon; the others outlast the start of Prefect's command on any machine.
-SLOW = {"s0": {"n": 1}, **{f"s{i}": {"n": 600, "sleep": 0.5} for i in range(1, 4)}}
+SLOW: dict[str, dict[str, float]] = {
+    "s0": {"n": 1},
+    **{f"s{i}": {"n": 600, "sleep": 0.5} for i in range(1, 4)},
+}
 
 
 @pytest.mark.slow

@@ -4,6 +4,8 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+# The benchmarks' peers pin versions that development does not want.
+BENCH_VENV := .venv-bench
 
 # Nothing here phones home, and Ray must not guess a runtime environment from uv.
 export DO_NOT_TRACK := 1
@@ -19,7 +21,7 @@ CANDIDATES := python3.11 python3 python3.12 python3.13 python
 PYTHON_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check handed bench soak lock clean install-demo install-dev
+.PHONY: help demo test test-all check handed bench bench-core soak lock clean install-demo install-dev
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -45,8 +47,11 @@ check: $(VENV)/.dev-installed  ## lint, formatting, types, import contracts
 handed: $(VENV)/.dev-installed  ## run the handed-over cases and print one line an id
 	$(PYTEST) --handed $(ARGS)
 
-bench: $(VENV)/.dev-installed  ## run the benchmarks
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: $(BENCH_VENV)/.bench-installed  ## measure against the peers (ARGS="w1 --rounds 3" chooses, ARGS=--help tells)
+	$(BENCH_VENV)/bin/python -m benchmarks $(ARGS)
+
+bench-core: $(BENCH_VENV)/.bench-installed  ## hold the pure core against its saved ratios (ARGS=--save-ratios saves anew)
+	$(BENCH_VENV)/bin/python -m pytest -c benchmarks/core/pytest.ini benchmarks/core $(ARGS)
 
 soak: $(VENV)/.dev-installed  ## kill workers and nodes at random for MINUTES=30 (ARGS="--seed N" repeats the choices, ARGS=--nights kills whole nights)
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(ARGS)
@@ -55,7 +60,7 @@ install-demo: $(VENV)/.demo-installed  ## make .venv with what the demo needs
 
 install-dev: $(VENV)/.dev-installed  ## make .venv with what the tests and checks need
 
-$(BIN)/python:
+$(BIN)/python $(BENCH_VENV)/bin/python:
 	@python="$(PYTHON)"; \
 	if [ -z "$$python" ]; then \
 	    for candidate in $(CANDIDATES); do \
@@ -67,13 +72,19 @@ $(BIN)/python:
 	    echo "Install one (on Debian and Ubuntu also python3-venv), or name it: make PYTHON=/path/to/python3.11" >&2; \
 	    exit 1; \
 	fi; \
-	echo "making $(VENV) with $$($$python --version)"; \
-	$$python -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	venv=$(@:/bin/python=); \
+	echo "making $$venv with $$($$python --version)"; \
+	$$python -m venv $$venv || { rm -rf $$venv; exit 1; }
 
 # The locks hold setuptools too, so the project's own build asks no registry for anything.
 $(VENV)/.demo-installed $(VENV)/.dev-installed: $(VENV)/.%-installed: requirements/%.txt pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --require-hashes -r $<
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(BENCH_VENV)/.bench-installed: requirements/bench.txt pyproject.toml | $(BENCH_VENV)/bin/python
+	$(BENCH_VENV)/bin/python -m pip install --quiet --require-hashes -r $<
+	$(BENCH_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 # dev first: demo is cut from it, so that both sets agree on every version.
@@ -84,7 +95,10 @@ lock: $(VENV)/.dev-installed  ## bring requirements/*.txt up to what pyproject.t
 	$(BIN)/uv $(LOCK) $(ARGS) --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(BIN)/uv $(LOCK) $(ARGS) --extra demo --constraint requirements/dev.txt \
 	    --output-file requirements/demo.txt pyproject.toml requirements/build.in
+	test -f requirements/bench.txt || cp requirements/dev.txt requirements/bench.txt
+	$(BIN)/uv $(LOCK) $(ARGS) --extra bench --output-file requirements/bench.txt \
+	    pyproject.toml requirements/build.in
 
-clean:  ## remove what the targets here made, but for .venv
+clean:  ## remove what the targets here made, but for the environments
 	rm -rf build dist .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+	find . \( -path ./$(VENV) -o -path ./$(BENCH_VENV) \) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from tests.packaging import distributions
 
-_LOCKS = ("demo", "dev")
+_LOCKS = ("bench", "demo", "dev")
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 

@@ -14,31 +14,28 @@ import psutil
 
 from benchmarks.workloads import MIB
 
-SAMPLED_EVERY_S = 0.2
+SAMPLED_EVERY_S = 0.5
+ENDS_WITHIN_S = 10.0
 
 
 class Tree:
-    """A process and its descendants; those that are adopted by others stay known."""
+    """A process and its descendants; one seen once stays known when others adopt it."""
 
     def __init__(self, root: int) -> None:
-        self._known: dict[tuple[int, float], psutil.Process] = {}
-        self._cpu: dict[tuple[int, float], float] = {}
+        self._root = psutil.Process(root)
+        self._known = {self._root}
+        self._cpu: dict[psutil.Process, float] = {}
         self.private_mib = 0.0
-        self._add(psutil.Process(root))
-
-    def _add(self, process: psutil.Process) -> None:
-        with contextlib.suppress(psutil.Error):
-            self._known[process.pid, process.create_time()] = process
 
     def sample(self) -> None:
-        """Look at all that are there now."""
+        """Look at all that are there now: one pass over the machine's processes."""
+        with contextlib.suppress(psutil.Error):
+            self._known.update(self._root.children(recursive=True))
         private = 0.0
-        for key, process in list(self._known.items()):
+        for process in self._known:
             with contextlib.suppress(psutil.Error):
-                for child in process.children():
-                    self._add(child)
                 times, memory = process.cpu_times(), process.memory_info()
-                self._cpu[key] = times.user + times.system
+                self._cpu[process] = times.user + times.system
                 private += (memory.rss - memory.shared) / MIB
         self.private_mib = max(self.private_mib, private)
 
@@ -48,12 +45,15 @@ class Tree:
         return sum(self._cpu.values())
 
     def end(self) -> None:
-        """Kill what is left of it; psutil checks that a pid is still the same process."""
-        self.sample()
-        for process in self._known.values():
+        """Kill what is left; psutil checks that a pid is still the same process."""
+        left: set[psutil.Process] = set()
+        for process in self._known:
+            with contextlib.suppress(psutil.Error):
+                left.update((process, *process.children(recursive=True)))
+        for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(list(self._known.values()), timeout=10)
+        psutil.wait_procs(list(left), timeout=ENDS_WITHIN_S)
 
 
 def busy_s() -> float:

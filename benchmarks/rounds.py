@@ -79,6 +79,7 @@ def _last_words(said: Path, status: float, limit_s: float) -> str:
 def described(workload: Workload) -> dict[str, Any]:
     """The workload's size, without its documents."""
     return {
+        "kind": workload.kind,
         "documents": len(workload.documents),
         "pages": workload.pages,
         "longest": max(document.pages for document in workload.documents),
@@ -98,7 +99,8 @@ def measured(
     limit_s: float,
     results: Path,
 ) -> dict[str, Any]:
-    """All rounds. The file in `results` is written after each run, so that none is lost.
+    """All rounds, each begun by another system. The file in `results` is written after each run, so
+    that none is lost.
 
     Raises ValueError for an unknown system or setting and ImportError for a missing peer, before
     anything is run.
@@ -113,7 +115,8 @@ def measured(
     }
     results.mkdir(parents=True, exist_ok=True)
     for number in range(rounds):
-        for system in systems:
+        turn = number % len(systems)
+        for system in (*systems[turn:], *systems[:turn]):
             figures = one(workload, settings, system, limit_s)
             found["runs"][system].append(figures)
             print(f"  round {number} {system}: {_in_words(figures)}", flush=True)

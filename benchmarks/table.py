@@ -20,9 +20,10 @@ Made by `make bench ARGS=table` from `benchmarks/results/`; not edited by hand.
 
 Every system does the same seeded work in a process and a Ray of its own, one after another, round
 by round. The clock starts with the first stage call, once all workers are there, and stops with the
-last output in the driver. Ratios are medians over rounds, each against the plain loop (or what the
-table names) of the same round, with the least and the greatest in brackets: a difference within
-these is none. Absolute times are this machine's and only show proportion.
+last output in the driver. Ratios are medians over rounds, each against the plain loop of the same
+round and the same settings (without one: against the first system that has them), with the least
+and the greatest in brackets: a difference within these is none. Absolute times are this machine's
+and only show proportion.
 """
 
 _TITLES = {
@@ -62,7 +63,6 @@ def _both(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def section(found: dict[str, Any]) -> str:
     """One workload's part of the page."""
     work, machine, runs = found["workload"], found["machine"], found["runs"]
-    base = BASE if BASE in runs else next(iter(runs))
     payload = f", {work['payload_mib']} MiB" if work["payload_mib"] else ""
     store = f" through an object store of {work['store_mib']} MiB" if work["store_mib"] else ""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
@@ -76,17 +76,44 @@ def section(found: dict[str, Any]) -> str:
         f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}; "
         f"{versions}.",
         "",
-        f"| system | x {base} | x bound | s | first document, s | tail, s | fill | calls | "
-        "driver grew, MiB | spilled, MiB | other load, cores | outputs |",
-        "| --- | " + "--- | " * 11,
+        "| system | x base | x bound | s | first document, s | tail, s | fill | calls | "
+        "driver grew, MiB | all private, MiB | spilled, MiB | other load, cores | outputs |",
+        "| --- | " + "--- | " * 12,
+        *(_row(system, found) for system in runs),
+        "",
+        *_scaling(runs),
+        *(f"- `{name}`: {each['about']}" for name, each in _once(found).items()),
+        "",
     ]
-    agreed = _reference(runs)
-    lines += [
-        _row(system, runs[system], runs[base], found["systems"][system]["bound_s"], agreed)
-        for system in runs
-    ]
-    lines += ["", *(f"- `{name}`: {each['about']}" for name, each in _once(found).items()), ""]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _settings_of(system: str) -> list[str]:
+    return system.split("@")[1:]
+
+
+def base_of(system: str, runs: dict[str, Runs]) -> str:
+    """The system that this one is held against: one with the same settings, else any loop."""
+    alike = [other for other in runs if _settings_of(other) == _settings_of(system)]
+    loops = [other for other in (*alike, *runs) if other.split("@")[0] == BASE]
+    return (loops or alike)[0]
+
+
+def _scaling(runs: dict[str, Runs]) -> list[str]:
+    """How many times faster 64 readers are than 4, where both were measured."""
+    few, many = "@read_workers=4", "@read_workers=64"
+    lines = [
+        f"- {system.removesuffix(many)}, from 4 to 64 readers: {spread(times)} times as fast."
+        for system in runs
+        if system.endswith(many)
+        and (times := ratios(runs.get(system.removesuffix(many) + few, ()), runs[system], _wall))
+    ]
+    return [*lines, ""] if lines else []
+
+
+def _wall(one: dict[str, Any]) -> float:
+    wall: float = one["wall_s"]
+    return wall
 
 
 def _once(found: dict[str, Any]) -> dict[str, Any]:
@@ -104,12 +131,21 @@ def _reference(runs: dict[str, Runs]) -> str | None:
     return None
 
 
-def _row(system: str, runs: Runs, base: Runs, bound_s: float, agreed: str | None) -> str:
+def _row(system: str, found: dict[str, Any]) -> str:
+    runs: Runs = found["runs"][system]
+    base: Runs = found["runs"][base_of(system, found["runs"])]
+    agreed = _reference(found["runs"])
     good = [one for one in runs if "error" not in one]
     failed = len(runs) - len(good)
     if not good:
         why = runs[0]["error"].replace("|", "/") if runs else "not run"
-        return f"| {system} | failed: {why} |" + " |" * 10
+        return f"| {system} | failed: {why} |" + " |" * 11
+
+    def bound_s(one: dict[str, Any]) -> float:
+        """Of real pages: what their stages computed, spread over the readers."""
+        if found["workload"]["kind"] == "pdf":
+            return float(one["stage_cpu_s"]) / float(found["workload"]["read_workers"])
+        return float(found["systems"][system]["bound_s"])
 
     def of(figure: Callable[[dict[str, Any]], float], digits: int = 2) -> str:
         return spread([figure(one) for one in good], digits)
@@ -120,14 +156,15 @@ def _row(system: str, runs: Runs, base: Runs, bound_s: float, agreed: str | None
     right = all(one["complete"] and agreed in (None, one["digest"]) for one in good)
     cells = [
         system,
-        spread(ratios(runs, base, lambda one: one["wall_s"])),
-        of(lambda one: one["wall_s"] / bound_s) if bound_s else "-",
-        middle(lambda one: one["wall_s"]),
+        spread(ratios(runs, base, _wall)),
+        of(lambda one: one["wall_s"] / bound_s(one)) if bound_s(good[0]) else "-",
+        middle(_wall),
         middle(lambda one: one["first_document_s"]),
         middle(lambda one: one["tail_s"]),
         middle(lambda one: one["fill"]),
         middle(lambda one: one["calls"]["read"], 0),
         middle(lambda one: one["driver_mib"]["peak"] - one["driver_mib"]["before"], 0),
+        middle(lambda one: one["private_mib"], 0),
         middle(lambda one: one["store"]["spilled_mib"], 0) if "store" in good[0] else "-",
         middle(lambda one: one["others_cores"]),
         ("equal" if right else "WRONG") + (f", {failed} failed" if failed else ""),
@@ -142,6 +179,8 @@ def page(results: Path = RESULTS) -> str:
         file = results / f"{name}.json"
         if file.exists():
             parts.append(section(json.loads(file.read_text())))
+        else:
+            parts.append(f"## {_TITLES[name]}\n\nNot measured yet: `make bench ARGS={name}`.\n")
     return "\n".join(parts)
 
 

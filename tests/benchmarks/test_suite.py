@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks import __main__ as command
@@ -16,9 +17,10 @@ from benchmarks.bodies import Bodies, ByteBodies
 from benchmarks.calls import Call, CallLog, Job, calls_in
 from benchmarks.measured import complete, timed
 from benchmarks.one import MODULES, parsed
+from benchmarks.processes import watched
 from benchmarks.rounds import ROOT
 from benchmarks.systems.plain_loop import packed
-from benchmarks.table import PAGE, page, section
+from benchmarks.table import PAGE, base_of, page, section
 from benchmarks.workloads import MAKERS, Document, Workload, long_tailed, made, w2, w6
 
 
@@ -157,6 +159,7 @@ def figures(wall_s: float, digest: str = "a") -> dict[str, Any]:
         "driver_mib": {"before": 100.0, "after": 110.0, "peak": 120.0},
         "complete": True,
         "digest": digest,
+        "private_mib": 900.0,
         "others_cores": 0.1,
     }
 
@@ -172,6 +175,8 @@ def test_the_table_pairs_rounds_and_tells_failures_and_wrong_outputs() -> None:
         "name": "w2",
         "settings": {},
         "workload": {
+            "kind": "none",
+            "read_workers": 4,
             "documents": 120,
             "pages": 3000,
             "longest": 162,
@@ -189,6 +194,31 @@ def test_the_table_pairs_rounds_and_tells_failures_and_wrong_outputs() -> None:
     assert "failed: exit status 1: no / luck" in rows["| daft"]
     assert rows["| pool"].endswith("| WRONG, 1 failed |")
     assert rows["| loop"].endswith("| equal |")
+
+
+def test_a_system_is_held_against_one_of_the_same_settings() -> None:
+    runs: dict[str, Any] = dict.fromkeys(["a", "loop", "b", "loop@n=4", "b@n=4", "c@n=8", "b@n=8"])
+    assert [base_of(system, runs) for system in ("a", "b", "b@n=4", "b@n=8")] == [
+        "loop",
+        "loop",
+        "loop@n=4",
+        "loop",
+    ]
+    ablation: dict[str, Any] = dict.fromkeys(["o:s=1", "o", "o:s=1@n=64", "o@n=64"])
+    assert [base_of(system, ablation) for system in ("o", "o@n=64")] == ["o:s=1", "o:s=1@n=64"]
+
+
+def test_a_process_and_what_it_left_behind_are_ended(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    leaves_one = (
+        "import subprocess, time;"
+        "print(subprocess.Popen(['sleep', '600']).pid, flush=True);"
+        "time.sleep(600)"
+    )
+    seen = watched(["-c", leaves_one], {}, said, limit_s=3)
+    assert seen["status"] == -9
+    assert seen["private_mib"] > 0
+    assert not psutil.pid_exists(int(said.read_text()))
 
 
 def test_a_driver_that_keeps_microbatches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,19 +58,19 @@ class Instant:
     def __init__(
         self, plan: Any, counts: list[int], failure: RowFailure | None = None, each: int = 3
     ) -> None:
-        self._scheduler = Scheduler(plan)
+        self.scheduler = Scheduler(plan)
         self._failure, self._each = failure, each
         self._events: deque[Event] = deque()
         self._workers, self._slot, self._batches = 0, sum(counts), 0
         self.ended = 0
-        self._follow(self._scheduler.start())
+        self._follow(self.scheduler.start())
         source = OutputReport(0, sum(counts), tuple(counts))
         self._events.append(SourceAdmitted(0, len(counts), source))
 
     def run(self) -> int:
         """Parents that ended."""
         while self._events:
-            self._follow(self._scheduler.handle(self._events.popleft()))
+            self._follow(self.scheduler.handle(self._events.popleft()))
         return self.ended
 
     def _follow(self, told: list[Instruction]) -> None:

@@ -260,9 +260,9 @@ class _Stocks:
         return total
 
     def _put(self, stock: _Stock) -> None:
-        starts = self._starts
-        if len(starts) > self._compact_at:
+        if len(self._starts) > self._compact_at:
             self._compact()
+        starts = self._starts
         if not starts or starts[-1] < stock.first:
             starts.append(stock.first)
             self._stocks.append(stock)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.core.runs import Instant
 from rayorch_prefect.model.events import BatchReported, DispatchBatch, RowsReleased
 from rayorch_prefect.model.reports import OutputReport, RowsReport
-from rayorch_prefect.program import F
+from rayorch_prefect.program import F, program
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.credits import MIB, Bound
 from tests.scheduler import bounds
@@ -168,3 +169,11 @@ def test_bounds_are_drawn(seed: int) -> None:
     drawn = {bounds.some_bound(100 * seed + one) for one in range(100)}
     assert Bound() in drawn
     assert len(drawn) > 8
+
+
+def test_nothing_is_pending_after_many_batches() -> None:
+    """There are so many that the first are forgotten in between."""
+    steps = pages_read(named("Render", batch_size=1), named("Read", batch_size=1))
+    run = Instant(program(steps).plan, [1500])
+    assert run.run() == 1
+    assert run.scheduler.credits.values.held == [0, 0]

@@ -200,9 +200,9 @@ def _pdfs(folder: Path) -> list[tuple[Path, int]]:
     return found
 
 
-def ablation(batch: int = 16) -> Workload:
+def ablation(pages: int = 3_000, batch: int = 16) -> Workload:
     """W2 with two sizes of batches: most documents fill one of 16 pages, few one of 64."""
-    return replace(w2(), name="ablation", batch=batch)
+    return replace(w2(pages), name="ablation", batch=batch)
 
 
 MAKERS: dict[str, Callable[..., Workload]] = {

@@ -2,10 +2,10 @@
 
 Ray's core keeps records of every actor that died, for as long as the process is connected: a bare
 loop that starts and kills actors (`bare`) grew by 17 KiB an actor in a hundred killed singly and
-by 47 KiB in 32 killed eight at a time; an Engine whose workers were killed by 25 KiB in 64. Of
-that, tracemalloc sees less than 0.3 KiB of the Engine's own: numbers of workers in two sets and a
-dictionary. So what a run is charged for is its growth without the deaths' share, and that share
-is measured by the bare loop in the same run.
+by 47 KiB in 32 killed eight at a time; an Engine whose workers were killed by 25 KiB in 64, of
+which tracemalloc saw little that was the Engine's. So what a run is charged for is its growth
+without the deaths' share, and that share is measured by the bare loop in the same run. A soak of
+5,100 rows and 289 deaths grew by 31 KiB a death in all.
 """
 
 from __future__ import annotations

@@ -244,8 +244,10 @@ class ConcurrentWorkerActor(WorkerActor):
 
     async def close(self) -> None:  # type: ignore[override]
         """Let the stage put away what it holds, on the loop of its rows."""
-        if self._runner is not None and self._loop is not None:
-            closed = asyncio.run_coroutine_threadsafe(self._runner.closed(), self._loop)
+        # One that retires may be closed once more as the Engine is left: its stage is not.
+        runner, self._runner = self._runner, None
+        if runner is not None and self._loop is not None:
+            closed = asyncio.run_coroutine_threadsafe(runner.closed(), self._loop)
             await asyncio.wrap_future(closed)
 
 

@@ -59,6 +59,14 @@ class Dispatcher:
 
     def dispatch(self) -> Iterator[DispatchBatch]:
         """Batches until no idle worker has ready work that may go."""
+        yield from self._send_within()
+        if not self._workers.flights:
+            yield from self._send_past()
+            if self._workers.flights:
+                yield from self._send_within()  # what is left may have to linger now
+
+    def _send_within(self) -> Iterator[DispatchBatch]:
+        """Batches that the bounds allow."""
         for pool in self._pools:
             if pool.is_concurrent:
                 for call, row, worker in self._rows.picks(pool, self._calls_of[pool.id]):
@@ -73,8 +81,6 @@ class Dispatcher:
                     self._credits.went()
                     yield self._send(call, tuple(ranges), self._workers.idle[pool.id][0])
             yield from self._send_ahead(pool)
-        if not self._workers.flights:
-            yield from self._send_past()
 
     def most(self, call: Call, pool: Pool) -> int:
         """How many Grains of a Call may go to an idle worker; a closed batch goes as a whole."""

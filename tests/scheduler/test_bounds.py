@@ -13,7 +13,9 @@ from rayorch_prefect.program import F, program
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.credits import MIB, Bound
 from tests.scheduler import bounds
+from tests.scheduler.recipes import Recipe, Step, Weights, build
 from tests.scheduler.scenes import Scene, named
+from tests.scheduler.test_state_machine import simulate
 
 
 def bounded(declared: Any, bound: Bound) -> Scene:
@@ -177,3 +179,13 @@ def test_nothing_is_pending_after_many_batches() -> None:
     run = Instant(program(steps).plan, [1500])
     assert run.run() == 1
     assert run.scheduler.credits.values.held == [0, 0]
+
+
+def test_what_is_left_when_a_grain_went_past_the_bound_lingers_at_once() -> None:
+    """Its wait began with the next event, whatever that was: also one that came too late."""
+    steps = (Step(11, 0, 0, 4), Step(15, 0, 0, 5), Step(0, 0, 0, 0), Step(0, 0, 0, 4))
+    weights = Weights(record=0, group=0, flaky=0, exhausted=0, most_children=1)
+    recipe = Recipe(steps, (0,), weights, seed=41252, chaos=2, microbatches=(1, 1, 1))
+    plan = build(recipe)
+    assert plan is not None
+    simulate(plan, recipe)

@@ -12,7 +12,7 @@ from tests.scheduler.bound_defects import DEFECTS
 from tests.scheduler.recipes import Recipe, build, numbered_recipe
 from tests.scheduler.test_state_machine import simulate
 
-MOST_EXAMPLES = 300
+MOST_EXAMPLES = 500
 # A defect shows as a broken assertion or a crash of the Scheduler; these would be the patch's own.
 NOT_A_CATCH = (TypeError, AttributeError, NameError)
 

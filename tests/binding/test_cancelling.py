@@ -53,6 +53,8 @@ async def test_a_microbatch_that_is_cancelled_alone_leaves_its_siblings(
     bucket.put_sources(**quick, a2={"n": 60, "sleep": 0.5}, b2={"n": 3, "sleep": 0.5})
 
     async with begun(bucket) as (running, night):
+        while not night.microbatches[0].flow_run_id:
+            await asyncio.sleep(0.05)  # another one may have published first
         async with get_client() as client:
             await client.set_flow_run_state(night.microbatches[0].flow_run_id, Cancelling())
         state = await running

@@ -35,7 +35,7 @@ def test_the_outputs_are_the_same_whatever_the_bound(most: int | None, seed: int
         assert {parent.index: shown(parent.value()) for parent in parents} == WANTED
 
 
-@pytest.mark.parametrize("most", [1, 7])
+@pytest.mark.parametrize("most", [pytest.param(1, marks=pytest.mark.slow), 7])
 def test_on_ray_too(cluster: str, most: int) -> None:
     with Engine(everything(4), max_pending=most) as engine:
         assert engine.bound.values == most

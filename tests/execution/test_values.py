@@ -38,7 +38,7 @@ def test_every_operation_in_process(batch_size: int) -> None:
         assert outputs_by_row(parents) == wanted
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 64])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 7, 64])
 def test_every_operation_on_ray(cluster: str, batch_size: int) -> None:
     with Engine(everything(batch_size)) as engine:
         parents = list(engine.run(ROWS))

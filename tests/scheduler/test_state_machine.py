@@ -39,7 +39,7 @@ EXAMPLES = 700
 
 
 def shards(count: int) -> list[Any]:
-    """Numbers of seeds, the last for `make test-all`."""
+    """Numbers of seeds, the later half for `make test-all`."""
     quick = (count + 1) // 2
     return [*range(quick), *(pytest.param(i, marks=pytest.mark.slow) for i in range(quick, count))]
 

@@ -80,10 +80,10 @@ class Stillborn:
 
 
 class Generating:
-    """Yields its rows instead of returning them."""
+    """Returns a generator of its rows instead of their list."""
 
     def __call__(self, children: list[dict[str, Any]]) -> Any:
-        yield from (str(child["i"]) for child in children)
+        return (str(child["i"]) for child in children)
 
 
 class Mortal:

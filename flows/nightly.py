@@ -84,32 +84,8 @@ async def run_night(
     Raises UsageError or ProgramError for an argument or Program that will not do, StoreError if
     the store refuses the listing, the ledger or the manifest.
     """
-    night = open_night(
-        program,
-        source=source,
-        destination=destination,
-        microbatch_size=microbatch_size,
-        max_active_microbatches=max_active_microbatches,
-        failure_policy=failure_policy,
-        retry_failed=retry_failed,
-        upload_workers=upload_workers,
-        ray_address=ray_address,
-        upload_group=upload_group,
-        upload_runner=upload_runner,
-        limit=limit,
-        only=only,
-        force=force,
-        dry_run=dry_run,
-        allow_empty=allow_empty,
-        working_dir=working_dir,
-        runtime_env=runtime_env,
-        upload_task=upload_task,
-        lease_seconds=lease_seconds,
-        upload_tries=upload_tries,
-        max_pending=max_pending,
-        max_pending_mb=max_pending_mb,
-    )
-    return await _run(night)
+    asked: dict[str, Any] = dict(locals())
+    return await _run(open_night(**asked))
 
 
 async def _run(night: Night) -> tuple[State[Any], NightSummary]:

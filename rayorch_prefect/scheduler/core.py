@@ -63,7 +63,7 @@ from rayorch_prefect.scheduler.preflight import source_misfit
 from rayorch_prefect.scheduler.queues import ReadyQueues
 from rayorch_prefect.scheduler.run import Run
 from rayorch_prefect.scheduler.settling import FixedPoint
-from rayorch_prefect.scheduler.story import Story
+from rayorch_prefect.scheduler.story import Story, in_words
 from rayorch_prefect.scheduler.wiring import Wiring
 from rayorch_prefect.scheduler.workers import Flight, Seal, Workers
 
@@ -356,7 +356,7 @@ class Scheduler:
             self._let_go(event.report)
             return
         self.workers.land(event.batch)
-        self._story.ended(event.batch, _in_words(event.report))
+        self._story.ended(event.batch, in_words(event.report))
         if isinstance(report := event.report, RowsReport):
             made = flight.rows - len(report.failures) - len(report.skipped)
             self.credits.stored(flight.call, made, report.outputs)
@@ -490,14 +490,3 @@ class Scheduler:
         run = self.runs.get(known[0])
         found = run.mb.ready_run(call, known[1], known[2], limit) if run is not None else None
         return None if found is None else (known[0], *found)
-
-
-def _in_words(report: Report) -> str:
-    match report:
-        case RowsReport():
-            failed = f", {len(report.failures)} failed" if report.failures else ""
-            return f"reported {report.rows} rows{failed}"
-        case AttemptFailed():
-            return f"attempt failed ({report.type})"
-        case ContractBreach():
-            return f"broke the contract: expected {report.expected}, received {report.received}"

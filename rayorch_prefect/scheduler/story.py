@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from rayorch_prefect.model.events import EntityRange
+from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, Report, RowsReport
 
 REMEMBERED = 4096
 
@@ -57,3 +58,15 @@ class Story:
             for chapter in self._chapters
             if chapter.tells_of(microbatch, call, entity)
         ]
+
+
+def in_words(report: Report) -> str:
+    """What a report says, in few words."""
+    match report:
+        case RowsReport():
+            failed = f", {len(report.failures)} failed" if report.failures else ""
+            return f"reported {report.rows} rows{failed}"
+        case AttemptFailed():
+            return f"attempt failed ({report.type})"
+        case ContractBreach():
+            return f"broke the contract: expected {report.expected}, received {report.received}"

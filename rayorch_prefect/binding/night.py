@@ -166,22 +166,23 @@ class Night:
         for batch in self.microbatches:
             batch.break_off(error)
 
-    def sweep(self) -> str:
+    def sweep(self, *, behind: bool = False) -> str:
         """Close the uploads in parts that runs of this program left open; one line, or none.
 
-        For a time when none of them uploads. What the store refuses is told, and left to the next.
+        For a time when none of them uploads: before this one does, or `behind` it. What the store
+        refuses is told, and left to the next.
         """
         if self.order.dry_run:
             return ""
         try:
-            closed = sweep_uploads(self.shelf.open_uploads)
+            closed = sweep_uploads(self.shelf.open_uploads, forget_late=not behind)
         except StoreError as error:
             return f"uploads in parts may have been left open: {error}"
         return f"uploads in parts that had been left open: {closed}, closed now" if closed else ""
 
     async def _sweep_behind(self) -> None:
         """Close what uploads that were cut off with their processes could not close themselves."""
-        sweeping = asyncio.ensure_future(asyncio.to_thread(self.sweep))
+        sweeping = asyncio.ensure_future(asyncio.to_thread(self.sweep, behind=True))
         done, _ = await asyncio.wait(
             [sweeping], timeout=_LEAVE_SECONDS if self.stop.reason else None
         )

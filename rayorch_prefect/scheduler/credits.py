@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 # What a Grain is taken to make before one of its Call has come back. Small enough that a machine
 # with a small object store is not filled by the first round, large enough not to hold up others.
-UNKNOWN_BYTES = 32 * MIB
+UNKNOWN_BYTES = 8 * MIB
 UNKNOWN_CHILDREN = 16
 
 # Grains that an estimate remembers.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -26,19 +26,27 @@ _GONE = ("NoSuchUpload",)
 
 
 @contextmanager
-def closed_at_the_end(folder: S3Location | None, bucket: str, key: str) -> Iterator[None]:
+def closed_at_the_end(
+    folder: S3Location | None, bucket: str, key: str
+) -> Iterator[Callable[[], None]]:
     """Note in `folder` that an upload to `key` may be open, and close what the inside leaves open.
 
     After a success too: an answer that was lost may have left a second upload behind. The note
-    stays where that fails. Raises StoreError if it cannot be written.
+    stays where that fails, and where the inside has said, by calling what it is given, that one
+    more may come to be when nobody waits for it. Raises StoreError if it cannot be written.
     """
-    note = _write_note(folder, key) if folder else ""
+    note = f"{folder.prefix}{uuid.uuid4().hex}.json" if folder else ""
+    if folder:
+        _write_note(folder, note, key)
+    late: list[bool] = []
     try:
-        yield
+        yield lambda: late.append(True)
     finally:
         with suppress(StoreError):
+            if folder and late:
+                _write_note(folder, note, key, late=True)
             close_uploads(bucket, key)
-            if folder:
+            if folder and not late:
                 _remove(folder, note)
 
 
@@ -60,19 +68,22 @@ def abort_upload(bucket: str, key: str, id: str) -> None:
                 raise
 
 
-def sweep_uploads(folder: S3Location) -> int:
+def sweep_uploads(folder: S3Location, *, forget_late: bool = True) -> int:
     """Close what the notes in `folder` say may be open, and remove them; how many were open.
 
     Only for a time when nothing of the program uploads: before a run's first upload, after its
-    last. Raises StoreError.
+    last. Then `forget_late` is False: what the run asked for may still come to be. Raises
+    StoreError.
     """
     closed, errors = 0, []
     for note in list(list_keys(folder)):
         try:
             content = get_object(folder, note)
             if content is not None:
-                closed += close_uploads(folder.bucket, _key_in(content, folder.uri_of(note)))
-                _remove(folder, note)
+                key, late = _told_in(content, folder.uri_of(note))
+                closed += close_uploads(folder.bucket, key)
+                if forget_late or not late:
+                    _remove(folder, note)
         except StoreError as error:
             errors.append(error)  # the others can be closed all the same
     if errors:
@@ -80,22 +91,22 @@ def sweep_uploads(folder: S3Location) -> int:
     return closed
 
 
-def _write_note(folder: S3Location, key: str) -> str:
-    note = f"{folder.prefix}{uuid.uuid4().hex}.json"
+def _write_note(folder: S3Location, note: str, key: str, *, late: bool = False) -> None:
     with explained("write", folder.uri_of(note)):
         s3_client().put_object(
             Bucket=folder.bucket,
             Key=note,
-            Body=json.dumps({"key": key}).encode(),
+            Body=json.dumps({"key": key, "late": late}).encode(),
             ContentType="application/json",
         )
-    return note
 
 
-def _key_in(content: bytes, uri: str) -> str:
+def _told_in(content: bytes, uri: str) -> tuple[str, bool]:
+    """The key, and whether one more upload to it may come to be."""
     try:
-        return str(json.loads(content)["key"])
-    except (ValueError, TypeError, KeyError) as error:
+        told = json.loads(content)
+        return str(told["key"]), bool(told.get("late"))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(
             f"{uri} is no note of an open upload: {error}; delete that object and run again"
         ) from error

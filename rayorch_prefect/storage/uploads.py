@@ -16,7 +16,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from rayorch_prefect.errors import StoreError
+from rayorch_prefect.errors import StoreError, StoreUnavailable
 from rayorch_prefect.storage.answers import (
     NOT_THERE,
     REFUSED_CONDITION,
@@ -125,9 +125,8 @@ class Upload:
 
     def _send_parts(self) -> None:
         bucket = self.location.bucket
-        with closed_at_the_end(self.terms.open_uploads, bucket, self.key):
-            with explained("write", self.uri):
-                created = s3_client().create_multipart_upload(**self._at, **self._described())
+        with closed_at_the_end(self.terms.open_uploads, bucket, self.key) as may_come_late:
+            created = self._created(may_come_late)
             id = str(expected(created, "UploadId", "write", self.uri))
             try:
                 self._send_all({**self._at, "UploadId": id})
@@ -136,6 +135,19 @@ class Upload:
                 with suppress(StoreError):
                     abort_upload(bucket, self.key, id)
                 raise
+
+    def _created(self, may_come_late: Callable[[], None]) -> dict[str, Any]:
+        """An upload in parts, begun. A request that got no answer may begin one at any time."""
+        try:
+            with explained("write", self.uri):
+                created: Any = s3_client().create_multipart_upload(**self._at, **self._described())
+        except BaseException as error:
+            if isinstance(error, StoreUnavailable) or not isinstance(error, StoreError):
+                may_come_late()
+            raise
+        if created.get("ResponseMetadata", {}).get("RetryAttempts"):
+            may_come_late()
+        return dict(created)
 
     def _send_all(self, upload: dict[str, Any]) -> None:
         numbered = enumerate(self.body.parts(), start=1)

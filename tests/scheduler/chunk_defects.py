@@ -47,11 +47,6 @@ def children_of_a_failed_expansion_are_counted(patch: pytest.MonkeyPatch) -> Non
 
 
 @defect
-def a_bar_does_not_hold_for_later_chunks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OpenMembers, "barred", _nothing)
-
-
-@defect
 def another_try_begins_from_the_first_child(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatcher, "_taken", _nothing)
 

@@ -66,15 +66,15 @@ def test_a_stage_waits_until_its_values_have_been_read() -> None:
 def test_bytes_bound_all_stages_together() -> None:
     """What a Grain makes is estimated by earlier ones, at first by a guess."""
     steps = pages_read(named("Render", batch_size=1, replicas=9), named("Read", batch_size=1))
-    scene = bounded(steps, Bound(bytes=320 * MIB))
+    scene = bounded(steps, Bound(bytes=80 * MIB))
     scene.admit(1, [30])
-    assert len(scene.sent) == 320 // 32
+    assert len(scene.sent) == 80 // 8
     for _ in range(10):
-        made(scene, scene.take("Render"), 100 * MIB)
+        made(scene, scene.take("Render"), 25 * MIB)
     assert not scene.ranges("Render")
     for _ in range(7):
         made(scene, scene.take("Read"), 10)
-        assert not scene.ranges("Render"), "300 MiB and a few bytes: no room for 100 more"
+        assert not scene.ranges("Render"), "75 MiB and a few bytes: no room for 25 more"
     made(scene, scene.take("Read"), 10)
     assert len(scene.ranges("Render")) == 1
 

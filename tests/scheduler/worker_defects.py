@@ -221,11 +221,6 @@ def a_paused_call_gets_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 @defect
-def a_paused_call_gets_batches_ahead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Breakers, "is_open", lambda self, call: False)
-
-
-@defect
 def an_outage_is_charged_while_the_call_is_paused(patch: pytest.MonkeyPatch) -> None:
     told = Breakers.told
 

@@ -7,8 +7,9 @@ import pytest
 from tests.binding.stumbling import empty, two_nights
 from tests.services import Bucket, S3Server, on_moto
 
-QUICK_SEEDS = (105, 112)
-MORE_SEEDS = range(200, 230)
+# Each had found a defect.
+QUICK_SEEDS = (112, 219)
+MORE_SEEDS = range(200, 210)
 
 
 @on_moto

@@ -24,7 +24,7 @@ _GLANCE_S = 0.0001
 _BLIND_S = 0.001
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 # A report has at least as many bytes; answers to health checks have fewer.
-_LEAST_REPORT = 200
+LEAST_REPORT = 200
 
 
 class Departures:
@@ -36,7 +36,7 @@ class Departures:
 
     def expect(self) -> None:
         """A report is about to be returned."""
-        self._due = self._handed_over() + _LEAST_REPORT
+        self._due = self._handed_over() + LEAST_REPORT
 
     def wait(self, patience_s: float) -> bool:
         """Wait until the last report has left, at most `patience_s`; whether it has."""

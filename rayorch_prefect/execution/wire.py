@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from rayorch_prefect.execution.departure import LEAST_REPORT
 from rayorch_prefect.execution.messages import (
     BatchMessage,
     ChunkAddress,
@@ -80,7 +81,8 @@ def pack_reply(reply: Any) -> Any:
         reply.unfit,
         reply.left_behind,
     )
-    return pickle.dumps(plain, 5)
+    # What follows a pickle's end is not read; a shorter report would not be seen to leave.
+    return pickle.dumps(plain, 5).ljust(LEAST_REPORT, b"\0")
 
 
 def unpack_reply(packed: Any) -> Any:

@@ -10,10 +10,9 @@ from rayorch_prefect.execution.backend import ChunksCame
 from rayorch_prefect.execution.blocks import Blocks, Recipe
 from rayorch_prefect.execution.codec import one_row
 from rayorch_prefect.execution.messages import BatchMessage, ReturnedChunk, RowChunk, RowsReply
-from rayorch_prefect.model.events import Bar, ChildrenArrived, DispatchBatch
+from rayorch_prefect.model.events import Bar, ChildrenArrived
 from rayorch_prefect.model.parts import Parts
 from rayorch_prefect.model.reports import OutputReport, Shape
-from rayorch_prefect.program.plan import Plan
 
 
 @dataclass(slots=True, eq=False)
@@ -87,16 +86,9 @@ class Store(Protocol):
 class Arrivals:
     """Puts chunks into the store, and has them told."""
 
-    def __init__(self, plan: Plan, blocks: Blocks, store: Store) -> None:
-        self._plan = plan
+    def __init__(self, blocks: Blocks, store: Store) -> None:
         self._blocks = blocks
         self._store = store
-
-    def prepared(self, recipe: Recipe, batch: DispatchBatch) -> Recipe:
-        """A batch's recipe that knows whether and from where on its children come in chunks."""
-        recipe.in_chunks = bool(self._plan.calls[batch.call].chunked)
-        recipe.taken = batch.taken
-        return recipe
 
     def told(self, came: ChunksCame, recipe: Recipe | None) -> Iterator[ChildrenArrived]:
         """One event a row; `recipe` is the batch's, None if it has ended."""

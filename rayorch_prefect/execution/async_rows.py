@@ -58,10 +58,9 @@ class AsyncRows:
         busy = asyncio.get_running_loop().time() - begin
         if not isinstance(results, Results):
             return results, returns
-        reply = encoded(contract, message, results, returns)
+        reply = encoded(contract, message, results, returns, busy)
         if isinstance(reply, RowsReply):
-            skipped = tuple(results.skipped)
-            reply = replace(reply, skipped=skipped, busy_s=busy, unfit=self.unfit)
+            reply = replace(reply, unfit=self.unfit)
         return reply, returns
 
     async def _results(self, contract: CallContract, inputs: list[list[Any]], gate: Gate) -> Any:

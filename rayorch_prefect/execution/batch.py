@@ -119,7 +119,7 @@ def encoded(
     message: BatchMessage,
     results: Results,
     returns: LargeReturns,
-    busy_s: float = 0.0,
+    busy_s: float,
 ) -> Reply:
     """The results as a reply, large chunks put into `returns`."""
     made = encoded_outputs(contract, message.cuts, results.columns, returns)

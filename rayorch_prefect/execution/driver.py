@@ -111,7 +111,7 @@ class Driver:
         self._events: deque[Event] = deque()
         self.remaker = Remaker(plan, self.blocks, self)
         self._recipes: dict[int, Recipe] = {}
-        self._arrivals = Arrivals(plan, self.blocks, self)
+        self._arrivals = Arrivals(self.blocks, self)
         self._parked: set[int] = set()
         self._clocks = Clocks(plan, self.scheduler.workers, self._parked, self.remaker.runs_at)
         # Rows handed over whose release the scheduler has not been told yet, by microbatch.
@@ -390,7 +390,9 @@ class Driver:
     def _dispatch(self, batch: DispatchBatch) -> None:
         inputs, blocks = self.blocks.address(batch.inputs)
         recipe = Recipe(batch.call, batch.rows, inputs, blocks, batch.cuts, self._timer())
-        self._recipes[batch.batch] = self._arrivals.prepared(recipe, batch)
+        recipe.in_chunks = bool(self.plan.calls[batch.call].chunked)
+        recipe.taken = batch.taken
+        self._recipes[batch.batch] = recipe
         self._send(batch.worker, batch.batch, recipe, batch.bars, batch.oldest)
 
     def _send(

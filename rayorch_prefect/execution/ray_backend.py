@@ -175,7 +175,7 @@ class RayBackend:
         method = self._actors[worker].run_in_chunks.options(
             num_returns="streaming", _generator_backpressure_num_objects=MOST_UNTAKEN
         )
-        portions = Portions(worker, batch, method.remote(message))
+        portions = Portions(worker, batch, method.remote(*_packed(message)))
 
         def take() -> None:
             try:

@@ -310,8 +310,7 @@ def child_of(child: Any, outputs: int, row: int) -> Any:
     """One child, checked as far as it can be alone."""
     if outputs > 1 and (not isinstance(child, tuple) or len(child) != outputs):
         raise Breach(f"a tuple of {outputs} values for each child of row {row}", describe(child))
-    values: Any = child if outputs > 1 else (child,)
-    if any(isinstance(value, TypedFailure) for value in values):
+    if _holds_failure(child if outputs > 1 else (child,)):
         raise Breach(f"children in row {row}", "a failure among them")
     return child
 

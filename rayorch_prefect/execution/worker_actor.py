@@ -119,9 +119,10 @@ class WorkerActor:
         self._collected.set()
         return ("collected", *left)
 
-    def run_in_chunks(self, message: BatchMessage) -> Iterator[Any]:
+    def run_in_chunks(self, packed: bytes, stored: Sequence[Any] = ()) -> Iterator[Any]:
         """Run a batch: portions, each followed by its large chunks as one object if it has any."""
         assert self._runner is not None
+        message = unpack_batch(packed, stored)
         if not self._begin(message.batch):
             yield TakenBack()
             return
@@ -232,8 +233,7 @@ class ConcurrentWorkerActor(WorkerActor):
         assert self._rows is not None
         message = unpack_batch(packed, stored)
         if not self._begin(message.batch):
-            nothing: list[Any] = [[] for _ in range(message.large_returns)]
-            return (TakenBack(), *nothing) if nothing else TakenBack()
+            return self._returned(message, TakenBack(), [[] for _ in range(message.large_returns)])
         contract = self._contracts[message.call]
         reply, returns = await self._rows.run(contract, message, fetch, self._bars)
         return self._returned(message, self._weighed(reply), returns)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from benchmarks.core.runs import Absent
 from rayorch_prefect import F, program, stage
 from rayorch_prefect.execution.backend import (
     BackendMessage,
@@ -42,13 +43,6 @@ MOST_PAGES = 427
 CHUNK_ROWS = 64
 CHUNK = b"x" * 500
 BOUND = Bound(bytes=4 << 30)  # an Engine has one
-
-
-class Absent:
-    """A stage that is never called."""
-
-    def __call__(self, *columns: Any) -> Any:
-        raise NotImplementedError
 
 
 _render = stage(Absent, replicas=4, batch_size=16)()

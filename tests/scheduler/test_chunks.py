@@ -125,13 +125,14 @@ def test_clips_that_arrive_under_a_bar_are_suppressed() -> None:
     assert scene.cause() == ("Read", "Spoiled", (0,))
 
 
-def test_children_of_a_failed_cut_wait_for_nothing_that_is_broadcast() -> None:
-    def videos(source: Any) -> Any:
-        clip = F.expand(stage(cut)(source), domain="clip")
-        title = F.broadcast(named("Title")(source), like=clip)
-        return F.reduce(named("Join")(clip, title))
+def titled_clips(source: Any) -> Any:
+    clip = F.expand(stage(cut)(source), domain="clip")
+    title = F.broadcast(named("Title")(source), like=clip)
+    return F.reduce(named("Join")(clip, title))
 
-    scene = Scene(videos)
+
+def test_children_of_a_failed_cut_wait_for_nothing_that_is_broadcast() -> None:
+    scene = Scene(titled_clips)
     scene.admit()
     arrive(scene, only(scene, "cut"), 2, first=0)
     scene.give("cut", shapes=[0], failures={0: ENCRYPTED})
@@ -141,12 +142,7 @@ def test_children_of_a_failed_cut_wait_for_nothing_that_is_broadcast() -> None:
 
 
 def test_a_broadcast_reaches_the_chunks_before_it_and_after() -> None:
-    def videos(source: Any) -> Any:
-        clip = F.expand(stage(cut)(source), domain="clip")
-        title = F.broadcast(named("Title")(source), like=clip)
-        return F.reduce(named("Join")(clip, title))
-
-    scene = Scene(videos)
+    scene = Scene(titled_clips)
     scene.admit()
     arrive(scene, only(scene, "cut"), 2, first=0)
     scene.give("Title")

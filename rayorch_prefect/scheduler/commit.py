@@ -312,7 +312,7 @@ class Committer:
             run.mb.grains.move(call, entity, entity + 1, Phase.READY)
         if last:
             for run, entity, _ in live:
-                self._queues.push(call, run.mb.number, entity, entity + 1)
+                self._queues.push_last(call, run.mb.number, entity)
         elif closed:
             self._queues.push_closed(call, _ranges(live))
         else:
@@ -399,6 +399,7 @@ class Committer:
 
     def _end(self, flight: Flight) -> None:
         self._counts.calls[flight.call].in_flight -= flight.rows
+        self._queues.landed(flight.call, flight.ranges)
         for number in dict.fromkeys(number for number, _, _ in flight.ranges):
             run = self._runs.get(number)
             if run is not None:

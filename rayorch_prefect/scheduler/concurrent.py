@@ -40,8 +40,11 @@ class ConcurrentRows:
         for call in calls:
             while self._may_send(call):
                 worker = self._roomiest(pool.id)
-                ranges = [] if worker is None else self._queues.take_open(call.id, 1)
-                if worker is None or not ranges:
+                if worker is None:
+                    break
+                waits = len(self._workers.held[worker]) >= pool.concurrency
+                ranges = self._queues.take_open(call.id, 1, ahead=waits)
+                if not ranges:
                     break
                 yield call, ranges[0], worker
 

@@ -18,7 +18,6 @@ from rayorch_prefect.model.events import (
     ChildrenArrived,
     DeadlinePassed,
     EndWorker,
-    EntityRange,
     Event,
     ForgetBar,
     Instruction,
@@ -50,6 +49,7 @@ from rayorch_prefect.model.reports import (
 )
 from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.scheduler.breakers import PAUSES_AFTER, Breakers
+from rayorch_prefect.scheduler.by_parent import ready_queues
 from rayorch_prefect.scheduler.commit import Committer, slots_of, store_rows
 from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.credits import Bound, Credits
@@ -59,8 +59,8 @@ from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.lingering import Lingering
 from rayorch_prefect.scheduler.microbatch import Microbatch
 from rayorch_prefect.scheduler.parents import completed_parent
+from rayorch_prefect.scheduler.policies import FIFO, Policy, policy_of
 from rayorch_prefect.scheduler.preflight import source_misfit
-from rayorch_prefect.scheduler.queues import ReadyQueues
 from rayorch_prefect.scheduler.run import Run
 from rayorch_prefect.scheduler.settling import FixedPoint
 from rayorch_prefect.scheduler.story import Story, in_words
@@ -71,7 +71,10 @@ from rayorch_prefect.scheduler.workers import Flight, Seal, Workers
 class Scheduler:
     """State of all active microbatches of one Plan; a worker holds up to `most_held` batches,
     `pauses_after` failures of a backend in a row pause a Call, and no Call is dispatched past
-    `bound`."""
+    `bound`. `policy` says which ready Grains go next.
+
+    Raises UsageError for a policy that there is not.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class Scheduler:
         most_held: int = 2,
         pauses_after: int = PAUSES_AFTER,
         bound: Bound = Bound(),  # noqa: B008
+        policy: str | Policy = FIFO,
     ) -> None:
         self.plan = plan
         self.wiring = Wiring(plan)
@@ -87,7 +91,7 @@ class Scheduler:
         self.workers = Workers(plan, most_held)
         self.breakers = Breakers(plan, pauses_after)
         self.credits = Credits(plan, self.counts, most_held, bound)
-        self.queues = ReadyQueues(len(plan.calls), self._first_ready)
+        self.queues = ready_queues(plan, self.runs, policy_of(policy))
         self.lingering = Lingering(self.wiring, self.queues, self.counts, self.breakers)
         self.stopped: StopRun | None = None
         self._story = Story()
@@ -485,8 +489,3 @@ class Scheduler:
     def parent_ended(self, microbatch: Microbatch, row: int) -> None:
         """See `Outlet`."""
         self._out.append(completed_parent(self.wiring, microbatch, row))
-
-    def _first_ready(self, call: int, known: EntityRange, limit: int) -> EntityRange | None:
-        run = self.runs.get(known[0])
-        found = run.mb.ready_run(call, known[1], known[2], limit) if run is not None else None
-        return None if found is None else (known[0], *found)

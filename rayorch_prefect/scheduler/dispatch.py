@@ -1,6 +1,7 @@
 """Which Grains go to which idle worker next.
 
-`fifo`: up to B Grains from the head of a Call's queue, parents mixed. Where several Calls share
+`fifo`: up to B Grains from the head of a Call's queue, parents mixed; any other policy chooses
+among parents (`policies.py`). Where several Calls share
 a pool the one nearest to the output goes first, and where a bound holds back (`credits.py`) so it
 is among all Calls.
 """
@@ -115,7 +116,7 @@ class Dispatcher:
             limit = min(limit, self._at_head_of(call, number, root))
             if not limit:
                 return
-            ranges = self._queues.reserve(call.id, limit)
+            ranges = self._queues.reserve_head(call.id, limit)
             left -= sum(end - first for _, first, end in ranges)
             yield self._send(call, tuple(ranges), self._workers.idle[pool.id][0])
 
@@ -191,6 +192,7 @@ class Dispatcher:
             self._runs[number].mb.grains.move(call.id, first, end, Phase.IN_FLIGHT)
         self._breakers.sent(call.id, batch)
         self._lingering.sent(call.id)
+        self._queues.sent(call.id, ranges)
         generations = dict(self._generations(call, ranges))
         self._workers.take_off(Flight(batch, call.id, worker, rows, ranges, generations))
         segments = list(self._segments(call, ranges))

@@ -67,6 +67,17 @@ class Microbatch:
             domain = above
         return entity
 
+    def roots(self, domain: int, first: int, end: int) -> list[tuple[int, int, int]]:
+        """Cut a range of Entities where another parent (root Entity) begins: (row, first, end)."""
+        found: list[tuple[int, int, int]] = []
+        for _, start, stop in self.groups(domain, first, end):
+            row = self.root_of(domain, start)
+            if found and found[-1][0] == row:
+                found[-1] = (row, found[-1][1], stop)
+            else:
+                found.append((row, start, stop))
+        return found
+
     def group_of(self, domain: int, entity: int) -> int:
         """The direct parent; at the root each Entity is its own group."""
         return self.lineage.parent[domain][entity] if domain else entity

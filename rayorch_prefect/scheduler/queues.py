@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from rayorch_prefect.model.events import EntityRange
 
 # (call, range, limit) -> the first run of Grains in the range that are still READY, at most
 # `limit` long; None if all were barred or their microbatch has left.
 FirstRun = Callable[[int, EntityRange, int], EntityRange | None]
+
+
+class _Ranges(Protocol):
+    ranges: deque[EntityRange]
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +25,8 @@ class _Entry:
 
 
 class ReadyQueues:
-    """Owner of ready work. Barred Grains are not searched for here: they are met at the head."""
+    """Owner of ready work, in the order of arrival (`fifo`). Barred Grains are not searched for
+    here: they are met at the head."""
 
     def __init__(self, calls: int, first_run: FirstRun) -> None:
         self._queues: list[deque[_Entry]] = [deque() for _ in range(calls)]
@@ -47,6 +53,16 @@ class ReadyQueues:
         if not queue or queue[0].closed:
             queue.appendleft(_Entry())
         queue[0].ranges.appendleft((microbatch, entity, entity + 1))
+
+    def push_last(self, call: int, microbatch: int, entity: int) -> None:
+        """Put one Grain behind all others."""
+        self.push(call, microbatch, entity, entity + 1)
+
+    def sent(self, call: int, ranges: Sequence[EntityRange]) -> None:
+        """What was reserved or taken last has left as a batch."""
+
+    def landed(self, call: int, ranges: Sequence[EntityRange]) -> None:
+        """A batch has ended, and what came of it is in the tables."""
 
     def has_ready(self, call: int) -> bool:
         """Whether a Grain can be reserved; drops barred work from the head."""
@@ -81,6 +97,10 @@ class ReadyQueues:
             taken += more
         return taken
 
+    def reserve_head(self, call: int, limit: int) -> list[EntityRange]:
+        """Up to `limit` Grains from `head` on."""
+        return self.reserve(call, limit)
+
     def reserve_full(self, call: int, limit: int) -> list[EntityRange]:
         """A batch of `limit` Grains from the head, or nothing (and nothing is moved)."""
         if not self.has_ready(call) or self._queues[call][0].closed:
@@ -106,8 +126,9 @@ class ReadyQueues:
         self._queues[call].remove(entry)
         return self._take(call, entry, 1 << 62)
 
-    def take_open(self, call: int, limit: int) -> list[EntityRange]:
-        """Up to `limit` Grains that stand in no closed batch, the first ones."""
+    def take_open(self, call: int, limit: int, *, ahead: bool = False) -> list[EntityRange]:
+        """Up to `limit` Grains that stand in no closed batch, the first ones. If they go `ahead`
+        they wait at their worker."""
         entry = self._first(call, closed=False)
         return [] if entry is None else self._take(call, entry, limit)
 
@@ -120,7 +141,7 @@ class ReadyQueues:
             queue.remove(entry)
         return None
 
-    def _take(self, call: int, entry: _Entry, limit: int) -> list[EntityRange]:
+    def _take(self, call: int, entry: _Ranges, limit: int) -> list[EntityRange]:
         taken: list[EntityRange] = []
         while limit:
             run = self._next_run(call, entry, limit)
@@ -132,7 +153,7 @@ class ReadyQueues:
             entry.ranges[0] = (microbatch, stop, entry.ranges[0][2])
         return taken
 
-    def _next_run(self, call: int, entry: _Entry, limit: int) -> EntityRange | None:
+    def _next_run(self, call: int, entry: _Ranges, limit: int) -> EntityRange | None:
         """The first run of READY Grains of an entry, which then starts with it."""
         ranges = entry.ranges
         while ranges:

@@ -26,6 +26,7 @@ from rayorch_prefect.execution.backend import (
 )
 from rayorch_prefect.execution.batch import of_lost
 from rayorch_prefect.execution.blocks import Blocks, Recipe
+from rayorch_prefect.execution.chronicle import Chronicle
 from rayorch_prefect.execution.clocks import Clocks
 from rayorch_prefect.execution.codec import EncodedChunk
 from rayorch_prefect.execution.losses import LOST_BLOCK, LostValues
@@ -77,6 +78,7 @@ from rayorch_prefect.model.events import (
 from rayorch_prefect.model.outcomes import Failure, Kind, ParentOutcome
 from rayorch_prefect.model.reports import AttemptFailed, OutputReport, Report, RowsReport
 from rayorch_prefect.program.plan import Plan
+from rayorch_prefect.replay.recorder import Recorder
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.credits import Bound
 
@@ -95,9 +97,11 @@ class Driver:
         batches_at_worker: int = 2,
         timer: Callable[[], float] = time.monotonic,
         bound: Bound = Bound(),  # noqa: B008
+        recorder: Recorder | None = None,
     ) -> None:
         self.plan = plan
         self.scheduler = Scheduler(plan, batches_at_worker, bound=bound)
+        self.chronicle = Chronicle(self.scheduler, clock, recorder)
         self.blocks = Blocks()
         self.busy_s = [0.0] * len(plan.calls)
         self.error: RayorchError | None = None
@@ -120,7 +124,7 @@ class Driver:
 
     def start(self) -> None:
         """Ask for all workers."""
-        self._obey(self.scheduler.start())
+        self._obey(self.chronicle.start())
 
     @property
     def all_ready(self) -> bool:
@@ -160,6 +164,7 @@ class Driver:
         first = self.blocks.store([(1, data) for data in stored], SourceRows(self.plan, rows))
         source = OutputReport(first, len(described.chunks), described.shapes, described.mask)
         invalid = (*described.invalid, *refused.items())
+        self.chronicle.admits(number, keys)
         self._apply(SourceAdmitted(number, len(rows), source, invalid))
         return number
 
@@ -203,10 +208,11 @@ class Driver:
         """When to call `tick`, in the timer's seconds; infinity if there is nothing to wait for."""
         if self.error is not None:
             return math.inf
-        return self._clocks.next
+        return min(self._clocks.next, self.chronicle.due)
 
     def tick(self) -> None:
         """Deal with the deadlines that have come."""
+        self.chronicle.tick(self._timer())
         events, suspects = self._clocks.due(self._timer())
         for event in events:
             self._apply(event)
@@ -341,7 +347,7 @@ class Driver:
                 )
                 self._handed.clear()
                 event = self._events.popleft()
-                self._obey(self.scheduler.handle(event))
+                self._obey(self.chronicle.handle(event))
                 if isinstance(event, BatchReported | BatchTakenBack | WorkerLost | DeadlinePassed):
                     self._clocks.watch(event.worker, self._timer())
         finally:

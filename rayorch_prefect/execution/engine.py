@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -37,6 +38,7 @@ from rayorch_prefect.execution.rows import describe_rows
 from rayorch_prefect.execution.standstill import Standstill
 from rayorch_prefect.execution.worker_actor import search_path
 from rayorch_prefect.program.declare import Program, require_program
+from rayorch_prefect.replay.recorder import MOST_MB, Recorder
 from rayorch_prefect.scheduler.credits import Bound
 
 logger = logging.getLogger(__name__)
@@ -66,7 +68,11 @@ class Engine:
     is dispatched past that, unless nothing would move otherwise: a parent that alone needs more
     still passes. Stages may have bounds of their own. Rows and what `apply` holds are not counted.
 
-    Raises on entering: UsageError for a runtime_env that Ray does not take, DoesNotFit if a stage
+    `record` names a new file that gets every event of the run, but no value, to be replayed
+    (`rayorch-prefect replay`); at about `record_mb` MiB it ends, and the run goes on.
+
+    Raises on entering: UsageError for a runtime_env that Ray does not take or a recording that
+    cannot be made, DoesNotFit if a stage
     fits no node, StageStartError if a stage cannot be built, ClusterError if workers do not
     become ready in time.
     """
@@ -85,6 +91,8 @@ class Engine:
         on_still: Callable[[str], None] = logger.warning,
         max_pending: int | None = None,
         max_pending_mb: float | str | None = AUTO,
+        record: str | Path | None = None,
+        record_mb: float = MOST_MB,
     ) -> None:
         if batches_at_worker not in (1, 2):
             raise UsageError(f"batches_at_worker is 1 or 2, not {batches_at_worker!r}")
@@ -93,6 +101,8 @@ class Engine:
         self.bound = Bound(max_pending)
         self.program = require_program(program)
         self.plan = program.plan
+        self._record = record
+        self._record_mb = record_mb
         self._address = address
         self._appliers_wanted = appliers
         self._start_timeout = start_timeout
@@ -151,8 +161,14 @@ class Engine:
         refuse_local_folders(rest)
         self._backend = RayBackend(self.plan, self._tell, rest)
         self.bound = bound_of(*self._bound_wanted, object_store_bytes())
+        recorder = None if self._record is None else Recorder(self._record, self._record_mb)
         self._driver = Driver(
-            self.plan, self._backend, time.time, self._batches_at_worker, bound=self.bound
+            self.plan,
+            self._backend,
+            time.time,
+            self._batches_at_worker,
+            bound=self.bound,
+            recorder=recorder,
         )
         self._appliers = Appliers(
             self._appliers_wanted, search_path(), self._later, self._driver.renew, runtime_env=rest
@@ -221,6 +237,7 @@ class Engine:
             # What the step held (references to values) must not live until the next one.
             del step
         driver.fail(EngineClosed("the Engine was left before the run had ended"))
+        driver.chronicle.close()
         if self._appliers is not None:
             self._appliers.close()
 
@@ -339,6 +356,31 @@ class Engine:
         """End these calls of `apply`, with their actors: nothing of them goes on."""
         if self._appliers is not None:
             self._later(self._appliers.cut_off, list(futures))
+
+    def story(self, source_key: str, path: str | Sequence[int] = ()) -> str:
+        """What became of an Entity, for a person: `(3, 7)` or "3/7" is page 3's region 7 of the
+        source row with that key, () the row itself.
+
+        Each Call's Grain there: when it was ready and sent, in which batches to which workers, how
+        each attempt ended, bars, its outcome; then what came of it at its parent. Works for rows
+        that are active or ended not long ago, until and after the Engine is left. Raises
+        UsageError for a key or path that is not there, EngineClosed before it was entered.
+        """
+        driver, told = self._live_driver, Future[str]()
+
+        def tell() -> None:
+            try:
+                told.set_result(driver.chronicle.story(source_key, path))
+            except Exception as error:
+                told.set_exception(error)
+
+        if threading.current_thread() is self._thread:
+            tell()
+        elif not self._later(tell):
+            if self._thread is not None:
+                self._thread.join()
+            tell()
+        return told.result()
 
     @property
     def metrics(self) -> EngineMetrics:

@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from rayorch_prefect.errors import InternalError, UsageError
@@ -15,6 +16,7 @@ from rayorch_prefect.execution.local_backend import LocalBackend
 from rayorch_prefect.execution.parent import Parent
 from rayorch_prefect.execution.rows import describe_rows
 from rayorch_prefect.program.declare import Program, require_program
+from rayorch_prefect.replay.recorder import MOST_MB, Recorder
 
 
 def run_local(
@@ -26,25 +28,30 @@ def run_local(
     lost_values: float = 0.0,
     max_pending: int | None = None,
     max_pending_mb: float | None = None,
+    record: str | Path | None = None,
+    record_mb: float = MOST_MB,
 ) -> Iterator[Parent]:
     """Run `rows` (any picklable values) as one microbatch; each parent as it completes.
 
     With `seed`, batches end in a random order that the seed fixes and a share of `losses` of
     them is lost with its worker; a share of `lost_values` of the large values that a batch reads
     is lost, as with a node, and made again. `max_pending` and `max_pending_mb` bound what is
-    pending as an Engine's do, here by default not at all. Raises StageStartError if a stage cannot
-    be built.
+    pending as an Engine's do, here by default not at all. `record` names a new file for the run's
+    events, as an Engine's does. Raises StageStartError if a stage cannot be built, UsageError for
+    a recording that cannot be made.
     """
     require_program(program)
     bound = bound_of(*checked_bound(max_pending, max_pending_mb))
     listed = list(rows)
     if listed:
+        recorder = None if record is None else Recorder(record, record_mb)
         backend = LocalBackend(program.plan, seed, losses, lost_values)
+        driver = Driver(program.plan, backend, time.time, bound=bound, recorder=recorder)
         try:
-            driver = Driver(program.plan, backend, time.time, bound=bound)
             yield from _parents(driver, backend, listed)
         finally:
             backend.close()
+            driver.chronicle.close()
 
 
 def _parents(driver: Driver, backend: LocalBackend, rows: Sequence[Any]) -> Iterator[Parent]:

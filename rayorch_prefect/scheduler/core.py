@@ -7,7 +7,8 @@ changed; one that merely comes too late is dropped and counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rayorch_prefect.errors import IllegalEvent
 from rayorch_prefect.model.events import (
@@ -55,7 +56,6 @@ from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.credits import Bound, Credits
 from rayorch_prefect.scheduler.deadlines import deadline_failure
 from rayorch_prefect.scheduler.dispatch import Dispatcher
-from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.lingering import Lingering
 from rayorch_prefect.scheduler.microbatch import Microbatch
 from rayorch_prefect.scheduler.parents import completed_parent
@@ -85,6 +85,12 @@ class Scheduler:
         policy: str | Policy = FIFO,
     ) -> None:
         self.plan = plan
+        self.options: dict[str, Any] = {
+            "most_held": most_held,
+            "pauses_after": pauses_after,
+            "bound": (bound.values, bound.bytes),
+            "policy": policy if isinstance(policy, str) else type(policy).__name__,
+        }
         self.wiring = Wiring(plan)
         self.runs: dict[int, Run] = {}
         self.counts = Counts(len(plan.calls))
@@ -94,7 +100,7 @@ class Scheduler:
         self.queues = ready_queues(plan, self.runs, policy_of(policy))
         self.lingering = Lingering(self.wiring, self.queues, self.counts, self.breakers)
         self.stopped: StopRun | None = None
-        self._story = Story()
+        self.memory = Story()
         self._last_microbatch = -1
         self._committer = Committer(plan, self.runs, self.queues, self.counts, self)
         self.dispatcher = Dispatcher(
@@ -108,6 +114,14 @@ class Scheduler:
             self.credits,
         )
         self._out: list[Instruction] = []
+
+    @classmethod
+    def with_options(
+        cls, plan: Plan, options: Mapping[str, Any], policy: Policy | None = None
+    ) -> Scheduler:
+        """One like another, by its `options` (plain data) and its policy if it has its own."""
+        chosen = {"policy": policy} if policy is not None else {}
+        return cls(plan, **{**options, "bound": Bound(*options["bound"]), **chosen})
 
     # -- the way in --------------------------------------------------------------------------
 
@@ -156,27 +170,13 @@ class Scheduler:
             case MicrobatchAbandoned():
                 self._abandon(event)
         for sent in self.dispatcher.dispatch():
-            self._story.dispatched(sent.batch, sent.call, sent.worker, sent.ranges)
+            self.memory.dispatched(sent.batch, sent.call, sent.worker, sent.ranges)
             self._out.append(sent)
         self._out.extend(self.lingering.take_asked())
         self._replace_worn()
         self._out.extend(self.dispatcher.ask_back())
+        self.memory.now += 1
         return self._flush()
-
-    def story(self, microbatch: int, call: int, entity: int) -> str:
-        """A Grain's life in words."""
-        run = self.runs.get(microbatch)
-        name = self.plan.calls[call].stage
-        if run is None:
-            return f"{name}: microbatch {microbatch} is not active"
-        domain = self.plan.calls[call].domain
-        phase = Phase(run.mb.grains.phase[call][entity]).name
-        outcome = Outcome(run.mb.items.outcome[self.plan.calls[call].outputs[0]][entity]).name
-        generation = run.mb.grains.generation[call].get(entity, 0)
-        where = "/".join(map(str, (run.mb.root_of(domain, entity), *run.mb.path(domain, entity))))
-        lines = [f"{name} at {where} of microbatch {microbatch}: {phase}, {outcome}"]
-        lines.append(f"generation {generation}")
-        return "; ".join(lines + self._story.of_grain(microbatch, call, entity))
 
     def _flush(self) -> list[Instruction]:
         out, self._out = self._out, []
@@ -250,6 +250,7 @@ class Scheduler:
 
     def _forget(self, run: Run) -> None:
         self.release(run.mb.items.take_all())
+        self.memory.microbatch_left(run.mb)
         self.dispatcher.uncount(run)
         del self.runs[run.mb.number]
         self.queues.forget(run.mb.number)
@@ -283,7 +284,7 @@ class Scheduler:
         lost = self.workers.lose(event.worker, event.pool, event.node)
         # The oldest last, so that it stands at the head of the queue.
         for flight, begun in reversed(lost):
-            self._story.ended(flight.batch, f"worker lost ({event.type})")
+            self.memory.ended(flight.batch, f"worker lost ({event.type}: {event.message})")
             self._came_to_nothing(flight)
             if not self.plan.pools[event.pool].is_concurrent:
                 self._committer.attempt(flight, failed, charge=event.charge and begun)
@@ -333,12 +334,12 @@ class Scheduler:
         for held in reversed(lost):
             self._came_to_nothing(held)
             if pool.is_concurrent:
-                self._story.ended(held.batch, f"its worker was ended ({failed.message})")
+                self.memory.ended(held.batch, f"its worker was ended ({failed.message})")
             elif held is not flight:
-                self._story.ended(held.batch, "its worker was ended for another batch")
+                self.memory.ended(held.batch, "its worker was ended for another batch")
                 self._committer.attempt(held, failed, charge=False)
             else:
-                self._story.ended(held.batch, failed.message)
+                self.memory.ended(held.batch, failed.message)
                 self._apply_deadline(held, event.row, failed)
         if pool.is_concurrent:
             self._committer.suspects(lost, failed, charge=True)
@@ -360,7 +361,7 @@ class Scheduler:
             self._let_go(event.report)
             return
         self.workers.land(event.batch)
-        self._story.ended(event.batch, in_words(event.report))
+        self.memory.ended(event.batch, in_words(event.report), event.report)
         if isinstance(report := event.report, RowsReport):
             made = flight.rows - len(report.failures) - len(report.skipped)
             self.credits.stored(flight.call, made, report.outputs)
@@ -378,7 +379,7 @@ class Scheduler:
         if flight is None and not self.dispatcher.was_sent(batch):
             raise IllegalEvent(f"batch {batch} was never sent")
         if flight is not None and flight.worker != worker:
-            told = self._story.of_batch(batch)
+            told = self.memory.of_batch(batch)
             raise IllegalEvent(f"worker {worker} speaks of what it was not sent: {told}")
         return flight
 
@@ -401,7 +402,7 @@ class Scheduler:
         if event.batch not in self.workers.asked_back or event.batch in self.workers.announced:
             raise IllegalEvent(f"batch {event.batch} was not to be taken back")
         self.workers.land(event.batch)
-        self._story.ended(event.batch, "taken back before it started")
+        self.memory.ended(event.batch, "taken back before it started")
         self._came_to_nothing(flight)
         self._committer.taken_back(flight)
         self._retire(event.worker)
@@ -445,6 +446,7 @@ class Scheduler:
     def grains_ready(self, call: int, microbatch: int, first: int, end: int) -> None:
         """See `Outlet`."""
         self.counts.calls[call].ready += end - first
+        self.memory.ready(call, microbatch, first, end)
         self.queues.push(call, microbatch, first, end)
 
     def grains_suppressed(self, call: int, n: int, ready: int = 0) -> None:

@@ -15,7 +15,7 @@ from rayorch_prefect.scheduler.wiring import Wiring
 
 def completed_parent(wiring: Wiring, mb: Microbatch, row: int) -> ParentCompleted:
     """What the owner of the microbatch is told of one parent."""
-    outcome, cause = _judge(wiring, mb, row)
+    outcome, cause, gaps = verdict(wiring, mb, row)
     values = Values(mb)
     done = outcome is ParentOutcome.COMPLETED
     ports = wiring.plan.output_ports
@@ -24,11 +24,19 @@ def completed_parent(wiring: Wiring, mb: Microbatch, row: int) -> ParentComplete
         row=row,
         outcome=outcome,
         cause=cause,
-        gaps=_gaps(wiring, mb, row) if done else (),
+        gaps=gaps,
         children=_descendants(wiring, mb, 0, row),
         attempts=mb.tries.get(row, 1),
         outputs=tuple(_output(wiring, mb, values, port, row) for port in ports) if done else (),
     )
+
+
+def verdict(
+    wiring: Wiring, mb: Microbatch, row: int
+) -> tuple[ParentOutcome, Failure | None, tuple[Gap, ...]]:
+    """The outcome of a parent that has ended, its cause and its gaps."""
+    outcome, cause = _judge(wiring, mb, row)
+    return outcome, cause, _gaps(wiring, mb, row) if outcome is ParentOutcome.COMPLETED else ()
 
 
 def _judge(wiring: Wiring, mb: Microbatch, row: int) -> tuple[ParentOutcome, Failure | None]:

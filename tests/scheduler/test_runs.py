@@ -235,16 +235,6 @@ def test_a_refused_report_tells_the_story_of_its_batch() -> None:
         scene.scheduler.handle(BatchReported(order.batch, 99, ContractBreach("", "")))
 
 
-def test_a_grain_has_a_story() -> None:
-    scene = Scene(pages_read(batch_size=2))
-    scene.admit(1, [2])
-    scene.lose()
-    scene.give()
-    told = scene.scheduler.story(0, 0, 0)
-    assert "Read at 0/0 of microbatch 0: ENDED, PRESENT; generation 1" in told
-    assert "worker lost (WorkerDied); sent in batch 1 to worker 2: reported 1 rows" in told
-
-
 def test_a_run_is_replayed_from_its_events() -> None:
     scene = Scene(pages_read("skip", batch_size=2, retry_budget=2))
     scene.admit(2, [3, 2])

@@ -1,0 +1,48 @@
+"""Keeping credentials out of what people, logs and recordings get to read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+_SECRET_SETTINGS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
+# A header that HTTP cannot carry is quoted whole: it may be the token, or the signature.
+_HEADER = re.compile(r"Invalid header value.*", re.DOTALL)
+
+
+def without_secrets(text: str) -> str:
+    """`text` with the secret AWS_* settings and user names in URLs blotted out."""
+    text = _HEADER.sub("a request header has a character that HTTP does not allow", text)
+    text = _IN_URL.sub("***@", text)
+    for name in _SECRET_SETTINGS:
+        secret = os.environ.get(name, "").strip()
+        if secret:
+            text = text.replace(secret, "***")
+    return text
+
+
+_SECRET_NAMES = re.compile(r"SECRET|PASSWORD|PASSWD|TOKEN|API_KEY|CREDENTIAL", re.IGNORECASE)
+# A shorter one would blot out what is not it.
+_SHORTEST_SECRET = 8
+
+
+def redaction() -> Callable[[str], str]:
+    """What `without_secrets` does, and all settings of this process that are secret by their name.
+
+    The environment is read once.
+    """
+    secrets = {
+        value.strip()
+        for name, value in os.environ.items()
+        if _SECRET_NAMES.search(name) and len(value.strip()) >= _SHORTEST_SECRET
+    }
+    longest_first = sorted(secrets, key=len, reverse=True)
+
+    def redacted(text: str) -> str:
+        for secret in longest_first:
+            text = text.replace(secret, "***")
+        return without_secrets(text)
+
+    return redacted

@@ -8,6 +8,7 @@ no policy idles a worker, changes an outcome or breaks up a batch that is to sta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -110,10 +111,13 @@ class LongestFirst:
 
 
 class Canary:
-    """A few Grains of a parent go ahead; twice as many may follow with each round that came back.
+    """`first` Grains of a parent go ahead; twice as many may follow with each round that came back.
     So little is computed for a parent that its first Grains show to be lost."""
 
     one_parent = False
+
+    def __init__(self, first: int = CANARIES) -> None:
+        self._first = first
 
     def rank(self, work: ParentWork) -> float:
         """All are equal."""
@@ -121,11 +125,11 @@ class Canary:
 
     def most(self, work: ParentWork) -> int | None:
         """One more for each that came back doubles them with each round."""
-        return CANARIES + work.done
+        return self._first + work.done
 
 
 FIFO = "fifo"
-_NAMED: dict[str, type[Policy]] = {
+_NAMED: dict[str, Callable[[], Policy]] = {
     "unordered": Unordered,
     "single_parent": SingleParent,
     "canary": Canary,

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from rayorch_prefect.errors import ProgramError
 from rayorch_prefect.model.outcomes import Kind
 from rayorch_prefect.program import F, Plan, program, stage
+from rayorch_prefect.scheduler.policies import FIFO
 from tests.scheduler.evaluator import Deed, Path
+from tests.scheduler.policies import DRAWN
 
 DEEPEST = 3
 
@@ -56,6 +58,7 @@ class Recipe:
     seed: int
     chaos: int
     microbatches: tuple[int, ...] = (2, 1)
+    policy: str = FIFO
 
 
 class SeededBehaviour:
@@ -401,6 +404,7 @@ def recipes(weights: st.SearchStrategy[Weights] = _WEIGHTS) -> st.SearchStrategy
         seed=st.integers(0, 1 << 20),
         chaos=st.integers(0, 3),
         microbatches=st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple),
+        policy=st.sampled_from((*[FIFO] * 5, *DRAWN)),
     )
 
 
@@ -421,4 +425,5 @@ def numbered_recipe(number: int) -> Recipe:
         seed=number,
         chaos=pick.randrange(4),
         microbatches=tuple(pick.randint(1, 3) for _ in range(pick.randint(1, 3))),
+        policy=pick.choice((*[FIFO] * 5, *DRAWN)),
     )

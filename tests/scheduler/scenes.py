@@ -49,11 +49,14 @@ def named(name: str, **options: Any) -> Any:
 
 
 class Scene:
-    """One Scheduler. All workers are ready at once unless `workers=False`."""
+    """One Scheduler. All workers are ready at once unless `workers=False`; the other options are
+    the Scheduler's own."""
 
-    def __init__(self, declared: Callable[[Any], object], *, workers: bool = True) -> None:
+    def __init__(
+        self, declared: Callable[[Any], object], *, workers: bool = True, **options: Any
+    ) -> None:
         self.plan = program(declared).plan
-        self.scheduler = Scheduler(self.plan)
+        self.scheduler = Scheduler(self.plan, **options)
         self.sent: list[DispatchBatch] = []
         self.parents: dict[tuple[int, int], ParentCompleted] = {}
         self.released: set[int] = set()

@@ -137,10 +137,10 @@ class Simulation(Losses):
         self._lingered.add(call)
         self.statistics.lingers += 1
         self.tell(LingerPassed(call, turn))
-        pool, counts = self.plan.calls[call].pool, self.scheduler.counts.calls[call]
-        if call not in self._open and self.scheduler.workers.idle[pool]:
-            held_back = not self.scheduler.credits.room(call, 1)
-            assert held_back or not counts.ready, "a wait that is over goes on"
+        pool = self.plan.pools[self.plan.calls[call].pool]
+        if call not in self._open and self.scheduler.workers.idle[pool.id]:
+            most = self.scheduler.dispatcher.most(self.plan.calls[call], pool)
+            assert not most, "a wait that is over goes on"
 
     def _probe(self, call: int) -> None:
         self._open[call] = "asking"

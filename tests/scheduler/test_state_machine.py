@@ -103,6 +103,7 @@ def simulate(plan: Plan, recipe: Recipe, breach: float = 0.0) -> Statistics:
         microbatches=recipe.microbatches,
         breach=breach,
         know_children=not recipe.weights.group and not breach,
+        policy=recipe.policy,
     ).run()
 
 

@@ -34,7 +34,8 @@ from rayorch_prefect.model.reports import (
 from rayorch_prefect.program.plan import Plan, Pool
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.grains import Phase
-from tests.scheduler import bounds, invariants
+from rayorch_prefect.scheduler.policies import FIFO
+from tests.scheduler import bounds, invariants, policies
 from tests.scheduler.evaluator import Behaviour, Evaluator, Path
 from tests.scheduler.verdicts import Verdicts, check_cuts
 from tests.scheduler.virtual_chunks import VirtualChunks
@@ -56,6 +57,7 @@ class World:
         microbatches: tuple[int, ...] = (2,),
         breach: float = 0.0,
         know_children: bool = False,
+        policy: str = FIFO,
     ) -> None:
         self.plan = plan
         self.expected = Evaluator(plan, does)
@@ -67,7 +69,10 @@ class World:
         self.most_held = 1 if seed % 5 == 0 else 2
         self.pauses_after = 1 + seed % 4
         self.bound = bounds.some_bound(seed)
-        self.scheduler = Scheduler(plan, self.most_held, self.pauses_after, self.bound)
+        self.policy = policy
+        self.scheduler = Scheduler(
+            plan, self.most_held, self.pauses_after, self.bound, policies.drawn(policy)
+        )
         self._pick = random.Random(seed)
         self._stages = VirtualStages(plan, does, self.expected, self._pick, breach)
         self.statistics = self._stages.statistics
@@ -115,7 +120,9 @@ class World:
         self.statistics.events += 1
         instructions = self.scheduler.handle(event)
         self.log.append((event, instructions))
+        held = Counter({worker: len(batches) for worker, batches in self._held.items()})
         self._carry_out(instructions)
+        policies.check(self.scheduler, self.policy, self.bound, held, instructions)
         invariants.check(self.scheduler)
         for call in self.plan.calls:
             waits = self.scheduler.lingering.waits(call.id)
@@ -267,6 +274,7 @@ class World:
         call, pool = self.plan.calls[order.call], self._pool(order.worker)
         may_be_closed = any(tries) or any((call.id, path) in self._taken_back for path in paths)
         is_cut = bounds.bounded(self.bound, pool)
+        is_cut = is_cut or self.policy == "single_parent"
         if pool.linger_s is None or order.rows == pool.batch_size or may_be_closed or is_cut:
             return
         if call.id not in self._lingered and call.id not in self._open:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rayorch_prefect.binding.tallies import Tally
-from rayorch_prefect.execution.metrics import EngineMetrics
+from rayorch_prefect.execution.metrics import CallMetrics, EngineMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class NightSummary:
     (None: it does not say). `workers_lost` counts processes that died under a stage or an upload,
     `rows_again` rows sent to a stage once more (after failed attempts, too, or because a lost
     value was needed again), `uploads_again` uploads begun once more as their process died.
+    `calls` says what each stage did and took.
     """
 
     sources: int
@@ -41,6 +43,11 @@ class NightSummary:
     workers_lost: int = 0
     rows_again: int = 0
     uploads_again: int = 0
+    calls: tuple[CallMetrics, ...] = ()
+
+    def as_json(self) -> str:
+        """All of it as a JSON object, for a file."""
+        return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
     def of(cls, counts: Tally, metrics: EngineMetrics | None, **measured: Any) -> NightSummary:
@@ -49,6 +56,7 @@ class NightSummary:
             measured["workers_lost"] = metrics.workers_lost + metrics.appliers_lost
             measured["rows_again"] = metrics.retries + metrics.remade_rows
             measured["uploads_again"] = metrics.applied_again
+            measured["calls"] = metrics.calls
         return cls(
             sources=counts.total,
             published=counts.published,

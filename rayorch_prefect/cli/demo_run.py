@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -186,6 +186,7 @@ def _summary(demo: Demo, night: Night, state: State[Any]) -> dict[str, Any]:
         "wall_s": _rounded(numbers.wall_s),
         "manifest": numbers.manifest,
         "state": state.name,
+        "calls": [asdict(call) for call in numbers.calls],
         "outputs": str(demo.folder / "out"),
         "flow_run": demo.server.flow_run_page(night.id),
     }

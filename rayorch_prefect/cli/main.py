@@ -1,4 +1,4 @@
-"""`rayorch-prefect`: run a program as a night, or print its Plan.
+"""`rayorch-prefect`: run a program as a night, print its Plan, or simulate a run.
 
 Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it failed or a store,
 cluster or Prefect server refused (a bucket that is not there too), 2 for what was asked wrongly: an
@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from rayorch_prefect.cli.simulate_arguments import add_simulate
 from rayorch_prefect.errors import ProgramError, RayorchError, UsageError
 
 EXIT_FAILED = 1
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     asked = _parser().parse_args(arguments)
     try:
-        status = _run(asked) if asked.command == "run" else _plan(asked)
+        status = _COMMANDS[asked.command](asked)
         sys.stdout.flush()
         return status
     except RayorchError as error:
@@ -74,16 +75,26 @@ def _plan(asked: argparse.Namespace) -> int:
     return 0
 
 
+def _simulate(asked: argparse.Namespace) -> int:
+    from rayorch_prefect.cli.simulate import run
+
+    return run(asked)
+
+
+_COMMANDS = {"run": _run, "plan": _plan, "simulate": _simulate}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="rayorch-prefect",
         description="Publish S3 objects through a lineage-controlled program on Ray and Prefect.",
     )
     parser.add_argument("--version", action=_Version, help="print the version and leave")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="run|plan")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(_COMMANDS))
     _add_run(commands)
     plan = commands.add_parser("plan", help="print a program's compiled Plan")
     _add_program(plan)
+    add_simulate(commands)
     return parser
 
 
@@ -148,6 +159,9 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
         "--upload-task",
         metavar="MODULE:ATTRIBUTE",
         help="a Prefect task of yours that uploads each whole parent in place of ours",
+    )
+    run.add_argument(
+        "--summary", metavar="FILE", help="write the night's numbers, its stages' too, as JSON"
     )
     run.add_argument(
         "--limit",

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 # Prefect reads it when it is first imported: the runs' logs, with what tasks and flows raised, go
@@ -86,6 +87,8 @@ def run(asked: argparse.Namespace) -> int:
         if server is not None and night is not None:
             _wait_for_records(server, night)
         error = _not_of_a_source(state)
+        if asked.summary is not None and night is not None:
+            _write_summary(Path(asked.summary), night)
         _print_end(state, night, server, error)
     if error is not None:
         raise error
@@ -97,6 +100,14 @@ def _status(state: State[Any], night: Night | None) -> int:
         return 0 if state.is_completed() else 1
     reason = night.stop.reason if night else ""
     return EXIT_TERMINATED if reason == BY_SIGNAL[signal.SIGTERM] else EXIT_CANCELLED
+
+
+def _write_summary(path: Path, night: Night) -> None:
+    """The night has run: a file that cannot be written changes nothing about it."""
+    try:
+        path.write_text(night.summary().as_json(), encoding="utf-8")
+    except OSError as error:
+        print(f"rayorch-prefect run: the summary is not written: {error}", file=sys.stderr)
 
 
 def _wait_for_records(server: PrefectServer, night: Night) -> None:

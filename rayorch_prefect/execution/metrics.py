@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from rayorch_prefect.execution.appliers import Appliers
 from rayorch_prefect.execution.driver import Driver
+from rayorch_prefect.program.plan import Call
 from rayorch_prefect.scheduler.credits import MIB
 
 
 @dataclass(frozen=True, slots=True)
 class CallMetrics:
     """Of one Call. `grains` were committed, `fill` is rows sent a batch over the batch size,
-    `busy_s` the seconds its workers spent inside the stage."""
+    `busy_s` the seconds its workers spent inside the stage. That is about `call_s` a batch and
+    `row_s` a row, or `child_s` a child where its output is expanded (see `StageCosts`). `depth` is
+    its Domain's, 0 for the source rows."""
 
     stage: str
     domain: str
@@ -24,6 +27,12 @@ class CallMetrics:
     failed: int
     suppressed: int
     busy_s: float
+    depth: int
+    batch_size: int
+    workers: int
+    call_s: float
+    row_s: float
+    child_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +63,7 @@ class EngineMetrics:
 def snapshot(driver: Driver, appliers: Appliers | None) -> EngineMetrics:
     """Read the counters; may be called from any thread."""
     plan, counts = driver.plan, driver.scheduler.counts
-    calls: list[CallMetrics] = []
-    for call in plan.calls:
-        known = counts.calls[call.id]
-        slots = known.batches * plan.pools[call.pool].batch_size
-        calls.append(
-            CallMetrics(
-                stage=call.stage,
-                domain=plan.domains[call.domain].name,
-                grains=known.grains,
-                batches=known.batches,
-                fill=known.rows / slots if slots else 0.0,
-                ready=known.ready,
-                in_flight=known.in_flight,
-                failed=known.failed,
-                suppressed=known.suppressed,
-                busy_s=driver.busy_s[call.id],
-            )
-        )
+    calls = [_of_call(driver, call) for call in plan.calls]
     return EngineMetrics(
         calls=tuple(calls),
         retries=counts.retries,
@@ -87,4 +79,30 @@ def snapshot(driver: Driver, appliers: Appliers | None) -> EngineMetrics:
         applied_again=appliers.again if appliers else 0,
         pending_mb=sum(driver.scheduler.credits.bytes.held) / MIB,
         peak_pending_mb=driver.scheduler.credits.peak_bytes / MIB,
+    )
+
+
+def _of_call(driver: Driver, call: Call) -> CallMetrics:
+    plan, known, costs = driver.plan, driver.scheduler.counts.calls[call.id], driver.costs[call.id]
+    pool, domain = plan.pools[call.pool], plan.domains[call.domain]
+    slots = known.batches * pool.batch_size
+    call_s, each_s = costs.fitted()
+    by_child = bool(call.list_depths[0]) and not call.chunked
+    return CallMetrics(
+        stage=call.stage,
+        domain=domain.name,
+        grains=known.grains,
+        batches=known.batches,
+        fill=known.rows / slots if slots else 0.0,
+        ready=known.ready,
+        in_flight=known.in_flight,
+        failed=known.failed,
+        suppressed=known.suppressed,
+        busy_s=costs.busy_s,
+        depth=domain.depth,
+        batch_size=pool.batch_size,
+        workers=pool.replicas,
+        call_s=call_s,
+        row_s=0.0 if by_child else each_s,
+        child_s=each_s if by_child else 0.0,
     )

@@ -10,9 +10,10 @@ import re
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayorch_prefect.errors import StoreError
+from rayorch_prefect.errors import StoreError, UsageError
 from rayorch_prefect.storage.encoding import parquet_bytes
 from rayorch_prefect.storage.listing import list_keys
 from rayorch_prefect.storage.locations import S3Location
@@ -103,17 +104,42 @@ def read_manifest(uri: str) -> pa.Table:
     return pa.concat_tables([_read_part(location, key) for key in keys])
 
 
-def _read_part(location: S3Location, key: str) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def children_in(place: str) -> list[int]:
+    """How many children each source had that had some, as a manifest says: at its URI, or in a
+    local file or folder of parts.
 
+    Raises UsageError for a place that is none, StoreError if there is no part or one is unreadable.
+    """
+    import pyarrow as pa
+
+    if place.startswith("s3://"):
+        table = read_manifest(place)
+    else:
+        path = Path(place)
+        parts = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if not all(part.is_file() for part in parts) or not parts:
+            raise UsageError(f"{place} is neither an s3:// manifest nor a Parquet file of one")
+        table = pa.concat_tables([_parsed(part.read_bytes(), str(part)) for part in parts])
+    if "children" not in table.column_names:
+        raise UsageError(f"{place} is no manifest: it has no column children")
+    return [count for count in table.column("children").to_pylist() if count]
+
+
+def _read_part(location: S3Location, key: str) -> pa.Table:
     content = get_object(location, key)
     if content is None:
         raise StoreError(f"no manifest part at {location.uri_of(key)}; check the run id")
+    return _parsed(content, location.uri_of(key))
+
+
+def _parsed(content: bytes, where: str) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         return pq.read_table(pa.BufferReader(content))
     except pa.ArrowInvalid as error:
-        raise StoreError(f"{location.uri_of(key)} is not a Parquet file: {error}") from error
+        raise StoreError(f"{where} is not a Parquet file: {error}") from error
 
 
 def _table(rows: Iterable[ManifestRow]) -> pa.Table:

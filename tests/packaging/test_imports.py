@@ -39,7 +39,12 @@ def test_every_import_is_a_declared_dependency() -> None:
     extras = project["optional-dependencies"]
     declared = {
         canonicalize_name(Requirement(text).name)
-        for text in (*project["dependencies"], *extras["documents"], *extras["demo"])
+        for text in (
+            *project["dependencies"],
+            *extras["documents"],
+            *extras["demo"],
+            *extras["pictures"],
+        )
     }
     owners = packages_distributions()
     undeclared = {

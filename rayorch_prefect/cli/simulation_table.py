@@ -74,6 +74,8 @@ def answers(runs: Sequence[Simulated]) -> list[str]:
 
 def _worth(ours: Figures, other: Figures) -> str:
     saved = 1 - ours.wall_s / other.wall_s if other.wall_s else 0.0
+    if saved < 0:
+        return f"Lineage takes {-saved:.1%} longer."
     worth = "worth moving" if saved >= _WORTH else "no reason to move"
     return f"Lineage saves {saved:.1%} of the wall: {worth}."
 

@@ -68,8 +68,8 @@ def _strip(
     points: list[Point] = [(float(LEFT), base)]
     for at, height in enumerate(heights):
         level = base - STRIP * min(1.0, height)
-        points += [(_x(at, BINS), level), (_x(at + 1, BINS), level)]
-    points.append((float(WIDTH - RIGHT), base))
+        points += [(min(end, _x(one, BINS)), level) for one in (at, at + 1)]
+    points.append((end, base))
     picture.marks.append(Area(tuple(points), color))
     picture.marks.append(Words((LEFT - 8, base - 8), name, 12, anchor="end"))
 
@@ -112,6 +112,8 @@ def _step(span: float) -> float:
 
 def shown(seconds: float) -> str:
     """Seconds with what digits matter."""
+    if not seconds:
+        return "0 s"
     if seconds >= 100:
         return f"{seconds:,.0f} s"
     return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2f} s"

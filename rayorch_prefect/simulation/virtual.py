@@ -32,9 +32,8 @@ from rayorch_prefect.model.events import (
     TellBars,
     WorkerReady,
 )
-from rayorch_prefect.model.outcomes import ParentOutcome
+from rayorch_prefect.model.outcomes import Kind, ParentOutcome
 from rayorch_prefect.model.reports import OutputReport, RowsReport
-from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.simulation.batch import Batch, Bench, Segment
 from rayorch_prefect.simulation.chain import Chain, Level
@@ -56,7 +55,8 @@ class VirtualRun:
         self._load = load
         self._costs = conditions
         self._plan = plan_of(chain)
-        self._scheduler = _scheduler(self._plan, conditions)
+        held, policy = conditions.batches_at_worker, conditions.policy
+        self._scheduler = Scheduler(self._plan, held, policy=policy)
         spoiled = _poisoned_stage(chain, load)
         # A pool each, in order: a worker's pool is its stage's place.
         self._benches = [
@@ -134,9 +134,7 @@ class VirtualRun:
                     batch = Batch(one, self._segments(one))
                     self._at(now + self._costs.send_s, self._arrive, batch)
                 case ParentCompleted():
-                    document = self._first[one.microbatch] + one.row
-                    self.record.parent(document, now, one.outcome is ParentOutcome.COMPLETED)
-                    self._events.append(RowsReleased(one.microbatch, (one.row,)))
+                    self._ended(one, now)
                 case TakeBack() | TellBars() | ForgetBar():
                     self._at(now + self._costs.control_s, self._control, one)
                 case StartWorker():
@@ -148,6 +146,13 @@ class VirtualRun:
                     self._at(now, self._admit, None)
                 case _:
                     raise InternalError(f"simulation: there is no answer to {one}")
+
+    def _ended(self, parent: ParentCompleted, now: float) -> None:
+        if parent.cause is not None and parent.cause.kind is Kind.CONTRACT_ERROR:
+            raise InternalError(f"simulation: {parent.cause}")
+        document = self._first[parent.microbatch] + parent.row
+        self.record.parent(document, now, parent.outcome is ParentOutcome.COMPLETED)
+        self._events.append(RowsReleased(parent.microbatch, (parent.row,)))
 
     def _started(self, pool: int) -> WorkerReady:
         lane = sum(worker.pool == pool for worker in self._workers)
@@ -225,7 +230,6 @@ class VirtualRun:
 
     def _report(self, batch: Batch) -> RowsReport:
         sent = batch.sent
-        left = sent.rows - len(batch.skipped) - len(batch.failures)
         shapes: tuple[int, ...] | None = None
         if self._plan.calls[sent.call].list_depths[0]:
             ranges = self._benches[sent.call].stage.level is Level.RANGE
@@ -233,7 +237,7 @@ class VirtualRun:
                 segment.pages if ranges else self._children(segment.pages)
                 for segment in batch.segments
             )
-        output = self._output(left, shapes)
+        output = self._output(sent.rows, shapes)
         return RowsReport(sent.rows, (output,), batch.failures, tuple(batch.skipped))
 
     def _control(self, now: float, one: TakeBack | TellBars | ForgetBar) -> None:
@@ -253,10 +257,6 @@ class VirtualRun:
 
 # The Domain right below the documents.
 _BELOW = 1
-
-
-def _scheduler(plan: Plan, conditions: Conditions) -> Scheduler:
-    return Scheduler(plan, conditions.batches_at_worker)
 
 
 def _poisoned_stage(chain: Chain, load: Load) -> str:

@@ -1,0 +1,56 @@
+"""Chains and loads that several tests use."""
+
+from __future__ import annotations
+
+import random
+
+from rayorch_prefect.simulation.chain import Chain, Level, Stage
+from rayorch_prefect.simulation.load import Load, Page, lognormal, poisoned
+
+
+def on_pages(**settings: object) -> Chain:
+    """One stage alone, `read`."""
+    return Chain.of([Stage("read", **settings)])  # type: ignore[arg-type]
+
+
+def document(name: str, **settings: object) -> Stage:
+    return Stage(name, Level.DOCUMENT, **settings)  # type: ignore[arg-type]
+
+
+def paper_failure(page: Page | None) -> Load:
+    """The paper's failure experiment: 1,885 documents with 45,507 pages, of which the 99 largest
+    hold 51.9 %."""
+    pick = random.Random(33)
+    large = [187 + round(240 * (1 - (i / 98) ** 0.42)) for i in range(99)]
+    small = [pick.randint(1, 23) for _ in range(1786)]
+    _summing_to(large, 23_613, 187, 427)
+    _summing_to(small, 21_894, 1, 23)
+    counts = [*large, *small]
+    pick.shuffle(counts)
+    poison = {} if page is None else poisoned(counts, 99, page)
+    return Load(tuple(counts), poison)
+
+
+def _summing_to(counts: list[int], total: int, least: int, most: int) -> None:
+    at = 0
+    while (left := total - sum(counts)) != 0:
+        step = 1 if left > 0 else -1
+        if least <= counts[at % len(counts)] + step <= most:
+            counts[at % len(counts)] += step
+        at += 1
+
+
+def mixed(documents: int = 60) -> tuple[Chain, Load]:
+    """Every level, rows that vary, pages that spoil their documents."""
+    chain = Chain.of(
+        [
+            document("listed", batch=8),
+            Stage("render", Level.RANGE, 1, 2, child_s=0.002, sigma=0.3),
+            Stage("read", batch=16, workers=3, call_s=0.02, row_s=0.004, sigma=0.5),
+            Stage("check", batch=8, workers=2, row_s=0.001, tail_share=0.02, tail_factor=20),
+            document("assemble", workers=2, row_s=0.01, sigma=0.2),
+        ],
+        step=8,
+    )
+    counts = lognormal(12, 1.2, documents, 150, seed=5)
+    return chain, Load(counts, poisoned(counts, 6, Page.RANDOM))

@@ -104,7 +104,7 @@ class Driver:
         self.scheduler = Scheduler(plan, batches_at_worker, bound=bound)
         self.chronicle = Chronicle(self.scheduler, clock, recorder)
         self.blocks = Blocks()
-        self.costs = [StageCosts() for _ in plan.calls]
+        self.costs = [StageCosts.of(call) for call in plan.calls]
         self.error: RayorchError | None = None
         self._backend = backend
         self._clock = clock
@@ -302,7 +302,7 @@ class Driver:
             return reply
         if recipe is not None:
             self._wants_large[recipe.call] = reply.large_bytes > 0
-            self.costs[recipe.call].add(self._counted(recipe.call, reply), reply.busy_s)
+            self.costs[recipe.call].ran(reply)
             recipe.ran(reply)
         try:
             self._require_stored(reply, message.large)
@@ -315,13 +315,6 @@ class Driver:
             for place, (output, chunks) in enumerate(zip(reply.outputs, kept, strict=True))
         )
         return RowsReport(reply.rows, outputs, reply.failures, reply.skipped)
-
-    def _counted(self, call: int, reply: RowsReply) -> int:
-        """What a batch's time goes with: its children where it made some, else its rows."""
-        declared = self.plan.calls[call]
-        if declared.list_depths[0] and not declared.chunked:
-            return sum(chunk.n for chunk in reply.outputs[0].chunks)
-        return reply.rows - len(reply.skipped)
 
     def _require_stored(self, reply: RowsReply, large: Sequence[Any]) -> None:
         used = reply.large_returns

@@ -87,7 +87,6 @@ def _of_call(driver: Driver, call: Call) -> CallMetrics:
     pool, domain = plan.pools[call.pool], plan.domains[call.domain]
     slots = known.batches * pool.batch_size
     call_s, each_s = costs.fitted()
-    by_child = bool(call.list_depths[0]) and not call.chunked
     return CallMetrics(
         stage=call.stage,
         domain=domain.name,
@@ -103,6 +102,6 @@ def _of_call(driver: Driver, call: Call) -> CallMetrics:
         batch_size=pool.batch_size,
         workers=pool.replicas,
         call_s=call_s,
-        row_s=0.0 if by_child else each_s,
-        child_s=each_s if by_child else 0.0,
+        row_s=0.0 if costs.by_child else each_s,
+        child_s=each_s if costs.by_child else 0.0,
     )

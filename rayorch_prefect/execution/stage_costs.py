@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from rayorch_prefect.execution.messages import RowsReply
+from rayorch_prefect.program.plan import Call
+
 # Below this spread of rows a batch, what is a call's and what is a row's share cannot be told.
 _LEAST_SPREAD = 1e-9
 
@@ -10,14 +13,27 @@ class StageCosts:
     """Least squares over batches: seconds = call_s + each_s * n, where n counts rows or, of a stage
     whose output is expanded, the children that it made."""
 
-    __slots__ = ("_n", "_nn", "_ns", "batches", "busy_s")
+    __slots__ = ("_n", "_nn", "_ns", "batches", "busy_s", "by_child")
 
-    def __init__(self) -> None:
+    def __init__(self, by_child: bool = False) -> None:
+        self.by_child = by_child
         self.batches = 0
         self.busy_s = 0.0
         self._n = 0
         self._nn = 0
         self._ns = 0.0
+
+    @classmethod
+    def of(cls, call: Call) -> StageCosts:
+        """None yet; children that come in chunks are not counted."""
+        return cls(bool(call.list_depths[0]) and not call.chunked)
+
+    def ran(self, reply: RowsReply) -> None:
+        """A batch came back."""
+        if self.by_child:
+            self.add(sum(chunk.n for chunk in reply.outputs[0].chunks), reply.busy_s)
+        else:
+            self.add(reply.rows - len(reply.skipped), reply.busy_s)
 
     def add(self, n: int, seconds: float) -> None:
         """One batch more."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import Counter
 from typing import Any
 
 from rayorch_prefect.model.events import DispatchBatch, Instruction
 from rayorch_prefect.model.outcomes import Outcome
-from rayorch_prefect.scheduler.by_parent import ByParent
 from rayorch_prefect.scheduler.core import Scheduler
-from rayorch_prefect.scheduler.credits import Bound
 from rayorch_prefect.scheduler.grains import Phase
-from rayorch_prefect.scheduler.policies import POLICIES, Canary, ParentWork, Policy
-from tests.scheduler.bounds import bounded
+from rayorch_prefect.scheduler.policies import (
+    FIFO,
+    POLICIES,
+    Canary,
+    ParentWork,
+    Policy,
+    policy_of,
+)
 
 # (microbatch, row)
 _Parent = tuple[int, int]
@@ -44,56 +49,60 @@ def drawn(name: str) -> str | Policy:
     return Whimsical() if name == OWN else name
 
 
-def check(
-    scheduler: Scheduler, policy: str, bound: Bound, held: dict[int, int], told: list[Instruction]
-) -> None:
+def check(scheduler: Scheduler, policy: str, held: dict[int, int], told: list[Instruction]) -> None:
     """Raises AssertionError where batches are not what the policy wants. `held` says how many
     batches each worker had before these instructions. Batches of Grains that came back, which may
     have to stay together, and those that may have gone past a bound are left alone."""
     orders = [one for one in told if isinstance(one, DispatchBatch)]
-    if orders:
-        _check_lines(scheduler, drawn(policy))
+    if not orders or policy == FIFO:
+        return
+    asked = policy_of(drawn(policy))
+    assert asked is not None
+    _check_lines(scheduler, asked)
+    past = len(orders) == len(scheduler.workers.flights)
     for order in orders:
-        if policy == "single_parent":
+        if asked.one_parent:
             assert len(_rows(scheduler, order)) == 1, "a batch has Grains of several parents"
         pool = scheduler.plan.pools[scheduler.plan.calls[order.call].pool]
-        if policy == "canary" and not order.generation and not bounded(bound, pool):
-            _check_canaries(scheduler, order, held[order.worker] >= pool.concurrency)
+        if not order.generation and not past:
+            _check_held_back(scheduler, asked, order, held[order.worker] >= pool.concurrency)
         held[order.worker] += 1
 
 
-def _check_lines(scheduler: Scheduler, policy: str | Policy) -> None:
+def _lines(scheduler: Scheduler, call: int) -> list[Any]:
+    known = scheduler.queues.__dict__["_lines"][call]
+    return [line for lines in known.values() for line in lines.values()]
+
+
+def _check_lines(scheduler: Scheduler, policy: Policy) -> None:
     """What a policy is told is so, and who is held back is so by what it says."""
-    queues = scheduler.queues
-    for call in scheduler.plan.calls if isinstance(queues, ByParent) else ():
+    for call in scheduler.plan.calls:
         flying, done = _flying(scheduler, call.id), _done(scheduler, call.id)
-        lines: list[Any] = [
-            line for known in queues.__dict__["_lines"][call.id].values() for line in known.values()
-        ]
-        for line in lines:
+        for line in _lines(scheduler, call.id):
             one = line.microbatch, line.row
             assert not line.drawn
             assert line.in_flight == flying[one], "rows in flight are miscounted"
             assert line.done == done[one], "what came back is miscounted"
-            if line.place and not isinstance(policy, str):
-                most = policy.most(line)
-                assert line.held_back == (most is not None and line.in_flight >= most)
+            if line.place:
+                assert line.held_back == (_room(policy, line) <= 0)
 
 
-def _check_canaries(scheduler: Scheduler, order: DispatchBatch, ahead: bool) -> None:
+def _room(policy: Policy, line: ParentWork) -> float:
+    most = policy.most(line)
+    return math.inf if most is None else most - line.in_flight
+
+
+def _check_held_back(
+    scheduler: Scheduler, policy: Policy, order: DispatchBatch, ahead: bool
+) -> None:
     """More than a parent may have goes only to a worker that would idle, and only if no other
     parent's Grain could have gone in its place."""
-    flying, done = _flying(scheduler, order.call), _done(scheduler, order.call)
-    room = {one: CANARIES + done[one] - flying[one] for one in _open(scheduler)}
-    beyond = [one for one in _rows(scheduler, order) if room[one] < 0]
-    if beyond:
+    lines = _lines(scheduler, order.call)
+    room = {(line.microbatch, line.row): _room(policy, line) for line in lines}
+    if any(room[one] < 0 for one in _rows(scheduler, order)):
         assert not ahead, "what is held back waits at a worker"
         ready = _ready(scheduler, order.call)
         assert not [one for one in ready if room[one] > 0], "held back, and yet others are ready"
-
-
-def _open(scheduler: Scheduler) -> list[_Parent]:
-    return [(number, row) for number, run in scheduler.runs.items() for row in range(run.mb.rows)]
 
 
 def _rows(scheduler: Scheduler, order: DispatchBatch) -> Counter[_Parent]:

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from rayorch_prefect.scheduler.by_parent import ByParent
-from rayorch_prefect.scheduler.policies import Canary, ParentWork
 from tests.scheduler.bound_defects import DEFECTS
 from tests.scheduler.defects import defect
-from tests.scheduler.policies import CANARIES
 
 __all__ = ["DEFECTS"]
 
@@ -78,8 +76,13 @@ def work_that_came_back_stays_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 
 @defect
-def every_canary_counts_as_come_back(patch: pytest.MonkeyPatch) -> None:
-    def most(self: Canary, work: ParentWork) -> int:
-        return CANARIES + work.done + work.in_flight
+def who_is_held_back_stays_so(patch: pytest.MonkeyPatch) -> None:
+    """What came back is counted, but its parent is not put where it belongs now."""
+    landed, put = ByParent.landed, ByParent._put
 
-    patch.setattr(Canary, "most", most)
+    def left(self: ByParent, call: int, ranges: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(ByParent, "_put", lambda self, line: line.held_back or put(self, line))
+            landed(self, call, ranges)
+
+    patch.setattr(ByParent, "landed", left)

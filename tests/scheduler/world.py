@@ -122,7 +122,7 @@ class World:
         self.log.append((event, instructions))
         held = Counter({worker: len(batches) for worker, batches in self._held.items()})
         self._carry_out(instructions)
-        policies.check(self.scheduler, self.policy, self.bound, held, instructions)
+        policies.check(self.scheduler, self.policy, held, instructions)
         invariants.check(self.scheduler)
         for call in self.plan.calls:
             waits = self.scheduler.lingering.waits(call.id)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from prefect.client.schemas.objects import State
@@ -32,6 +33,7 @@ from rayorch_prefect.execution.cluster import own_sigterm
 from rayorch_prefect.execution.engine import Engine
 from rayorch_prefect.execution.metrics import EngineMetrics
 from rayorch_prefect.program import Program
+from rayorch_prefect.replay.recorder import new_file
 from rayorch_prefect.storage import (
     Source,
     StoreFeatures,
@@ -224,6 +226,7 @@ class Night:
             on_still=partial(get_run_logger().warning, "%s"),
             max_pending=self.order.max_pending,
             max_pending_mb=self.order.max_pending_mb,
+            record=self._recording(),
         )
         self.stop.then(engine.give_up)
         try:
@@ -243,6 +246,14 @@ class Night:
             patience_s = _LEAVE_SECONDS if self.stop.reason else None
             await _ours_to_the_end(asyncio.to_thread(engine.leave, patience_s))
             await self._sweep_behind()
+
+    def _recording(self) -> Path | None:
+        """The file for a recording, if one is wanted; the run's log says where it is."""
+        if self.order.record is None:
+            return None
+        path = new_file(self.order.record, self.program.plan.name)
+        get_run_logger().info("the run's events are recorded in %s", path)
+        return path
 
     def _waits(self, run_logger: Any, text: str) -> None:
         """What the Engine's start waits for: to the run's log, and for whoever shows progress."""

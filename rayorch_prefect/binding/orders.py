@@ -12,6 +12,7 @@ from rayorch_prefect.errors import UsageError
 from rayorch_prefect.execution.bounds import AUTO, checked_bound
 from rayorch_prefect.execution.environments import environment
 from rayorch_prefect.model.outcomes import Kind
+from rayorch_prefect.replay.recorder import require_folder
 from rayorch_prefect.storage import S3Location, refuse_nested
 
 UPLOAD_RUNNERS = ("threads", "ray")
@@ -45,6 +46,7 @@ class Order:
     empty for a Task object without a name). Another run may take over `lease_seconds` after this
     one's last sign of life. An upload is tried up to `upload_tries` times while the store is
     unavailable, with growing gaps. `max_pending` and `max_pending_mb` are the Engine's bounds.
+    `record` is a folder for a recording of the run's events.
     """
 
     program: str
@@ -70,6 +72,7 @@ class Order:
     upload_tries: int = 4
     max_pending: int | None = None
     max_pending_mb: float | str | None = AUTO
+    record: str | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError, naming the setting and what would be right."""
@@ -98,6 +101,8 @@ class Order:
                 "sources to tolerate, 0 for none"
             )
         checked_bound(self.max_pending, self.max_pending_mb)
+        if self.record is not None:
+            require_folder(self.record)
         refuse_nested(self.source, self.destination)
         self.worker_environment()
 

@@ -1,4 +1,4 @@
-"""`rayorch-prefect`: run a program as a night, print its Plan, or simulate a run.
+"""`rayorch-prefect`: run a program as a night, print its Plan, simulate or replay a run.
 
 Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it failed or a store,
 cluster or Prefect server refused (a bucket that is not there too), 2 for what was asked wrongly: an
@@ -81,7 +81,13 @@ def _simulate(asked: argparse.Namespace) -> int:
     return run(asked)
 
 
-_COMMANDS = {"run": _run, "plan": _plan, "simulate": _simulate}
+def _replay(asked: argparse.Namespace) -> int:
+    from rayorch_prefect.cli.replay import replay
+
+    return replay(asked)
+
+
+_COMMANDS = {"run": _run, "plan": _plan, "simulate": _simulate, "replay": _replay}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,7 +101,33 @@ def _parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="print a program's compiled Plan")
     _add_program(plan)
     add_simulate(commands)
+    _add_replay(commands)
     return parser
+
+
+def _add_replay(commands: argparse._SubParsersAction[_Parser]) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="run a recording's events again, and tell what became of a source row",
+        description="What a run's scheduler was told, from a file that --record or record= has "
+        "made; nothing is computed, and no cluster or store is needed.",
+    )
+    replay.add_argument("file", metavar="FILE", help="the recording")
+    replay.add_argument(
+        "--story",
+        nargs="+",
+        metavar=("KEY", "PATH"),
+        help="tell the life of this source row, or of what is at the ordinal path (3/7) below it",
+    )
+    replay.add_argument(
+        "--until", type=_at_least(0), metavar="N", help="stop before step N, and show what is open"
+    )
+    replay.add_argument(
+        "--check",
+        action="store_true",
+        help="hold each answer, and the state at the end, against what was recorded; exit status "
+        "1 at the first that differs",
+    )
 
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
@@ -178,6 +210,11 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
 
 
 def _add_environment(run: argparse.ArgumentParser) -> None:
+    run.add_argument(
+        "--record",
+        metavar="FOLDER",
+        help="record every event of the run, but no value, in a new file there (see replay)",
+    )
     run.add_argument(
         "--working-dir",
         metavar="DIR",

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import re
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from datetime import datetime
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +36,32 @@ from rayorch_prefect.scheduler.digest import state_digest
 
 logger = logging.getLogger(__name__)
 
+SUFFIX = ".recording"
 MOST_MB = 256.0
 MOST_STEPS = 256
 LONGEST_WAIT_S = 1.0
 # What the last frame takes, with room to spare.
 _LAST_FRAME = 4096
+
+
+def new_file(folder: str | Path, name: str) -> Path:
+    """A file in `folder` that is not there yet, named after `name` and the time of day."""
+    plain = re.sub(r"[^\w.-]+", "-", name)
+    stem = f"{plain}-{datetime.now():%Y%m%d-%H%M%S}"
+    numbered = (f"{stem}-{n}" if n else stem for n in count())
+    paths = (Path(folder, f"{one}{SUFFIX}") for one in numbered)
+    return next(path for path in paths if not path.exists())
+
+
+def require_folder(folder: str | Path) -> None:
+    """Raises UsageError if no file can be made in `folder`, which need not be there yet."""
+    path = Path(folder).absolute()
+    known = next(one for one in (path, *path.parents) if one.exists())
+    if not known.is_dir() or not os.access(known, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"record is {str(folder)!r}; expected a folder that can be written to, and {known} "
+            f"{'cannot' if known.is_dir() else 'is a file'}"
+        )
 
 
 class Recorder:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from rayorch_prefect.errors import RayorchError, UsageError
-from rayorch_prefect.model.events import Event, Instruction
+from rayorch_prefect.model.events import Event, Instruction, ParentCompleted
+from rayorch_prefect.model.outcomes import ParentOutcome
 from rayorch_prefect.replay.encoding import encoder
 from rayorch_prefect.replay.recorder import crc_of, kinds_of
 from rayorch_prefect.replay.recording import Recording, Step
+from rayorch_prefect.replay.redaction import without_secrets
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.digest import state_digest
 from rayorch_prefect.scheduler.policies import POLICIES, Policy
+from rayorch_prefect.scheduler.telling import When, by_number, parsed_path, story_of
 
 
 class ReplayDiffers(RayorchError):
@@ -44,7 +49,9 @@ class Replay:
         self.scheduler = Scheduler.with_options(recording.plan, recording.options, policy)
         self.number = 0
         self.refused: list[Refusal] = []
-        self._times: list[float] = []
+        self.outcomes: Counter[ParentOutcome] = Counter()
+        self.times: list[float] = []
+        """When each step was, in seconds since the run began."""
         self._steps = recording.steps()
         self._encode = encoder()
         self._crc = 0
@@ -64,7 +71,7 @@ class Replay:
             self._do(step, check)
 
     def _do(self, step: Step, check: bool) -> None:
-        self._times.append(step.at_s)
+        self.times.append(step.at_s)
         try:
             answer = self._answer(step.event)
         except Exception as error:
@@ -75,6 +82,7 @@ class Replay:
             self._crc = crc_of(self._encode(answer), self._crc) if check else 0
             if check and self._crc != step.check:
                 raise ReplayDiffers(_difference(step, answer))
+            self.outcomes.update(one.outcome for one in answer if isinstance(one, ParentCompleted))
         self.number += 1
 
     def _answer(self, event: Event | None) -> list[Instruction]:
@@ -91,14 +99,39 @@ class Replay:
         """The digest of all that the Scheduler knows now."""
         return state_digest(self.scheduler)
 
-    def microbatches_of(self, key: str) -> list[tuple[int, int]]:
+    def rows_of(self, key: str) -> list[tuple[int, int]]:
         """(microbatch, row) of each parent with this source key, in the order they came."""
+        shown = without_secrets(key)
         return [
             (number, row)
             for number, keys in self.recording.keys.items()
             for row, known in enumerate(keys)
-            if known == key
+            if known in (key, shown)
         ]
+
+    def story(self, key: str, path: str | Sequence[int] = (), when: When | None = None) -> str:
+        """What had become of an Entity by now, as `Engine.story` tells it.
+
+        Raises UsageError for a key or path that is not there.
+        """
+        found = self.rows_of(key)
+        if not found:
+            raise UsageError(
+                f"no source row with the key {key!r} has been admitted by step {self.number}; "
+                f"expected a row's whole key{self._some_keys()}"
+            )
+        ordinals = parsed_path(path)
+        told = (story_of(self.scheduler, *one, ordinals, when or self._when) for one in found)
+        return "\n".join(f"{key}: {one}" for one in told)
+
+    def _some_keys(self) -> str:
+        keys = [key for keys in self.recording.keys.values() for key in keys][:3]
+        return f", such as {', '.join(map(repr, keys))}" if keys else ""
+
+    def _when(self, event: int) -> str:
+        at_s = self.times[event]
+        moment = datetime.fromtimestamp(self.recording.began + at_s)
+        return f"{by_number(event)}, {moment:%H:%M:%S.%f}"[:-3] + f" (+{at_s:.3f} s)"
 
 
 def _named(step: Step) -> str:

@@ -136,10 +136,6 @@ class Story:
             if row is not None:
                 yield chapter, row
 
-    def all_remembered(self) -> bool:
-        """Whether no batch has been forgotten yet."""
-        return not self._chapters or self._chapters[0].batch == 0
-
 
 def _entities(microbatch: Microbatch) -> int:
     return sum(microbatch.lineage.count)

@@ -169,9 +169,19 @@ class _Teller:
             yield f"{self.when(chapter.sent)}: {sent}"
             if chapter.ended:
                 yield f"{self.when(chapter.ended)}: {_end(chapter, row)}"
-        began = self.mb.grains.phase[call.id][entity] != Phase.WAITING
-        if began and (ready is None or not chapters) and not self.story.all_remembered():
-            yield "(what was before the last batches is no longer remembered)"
+        tried = self._least_tries(call, entity)
+        is_ready = self.mb.grains.phase[call.id][entity] == Phase.READY
+        if len(chapters) < tried or (ready is None and (tried or is_ready)):
+            yield "(not all of it is remembered)"
+
+    def _least_tries(self, call: Call, entity: int) -> int:
+        """How many batches the Grain was in at the least."""
+        generation = self.mb.grains.generation[call.id].get(entity, 0)
+        outcome = self.mb.items.outcome[call.outputs[0]][entity]
+        if self.mb.grains.phase[call.id][entity] == Phase.IN_FLIGHT or outcome == Outcome.PRESENT:
+            return generation + 1
+        # A spent budget raises the generation once more.
+        return max(generation, int(outcome == Outcome.FAILED))
 
     # -- what came of it -----------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from rayorch_prefect.binding.summaries import NightSummary
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.flows.microbatch import microbatch
 from rayorch_prefect.flows.nightly import nightly, run_night
+from rayorch_prefect.replay.recording import Recording
+from rayorch_prefect.replay.replaying import Replay
 from rayorch_prefect.storage import read_manifest
 from tests.binding.conftest import RunNightly
 from tests.binding.programs import mortal_program
@@ -49,11 +51,16 @@ def tables(server: PrefectServer, flow_run_id: str) -> list[dict[str, Any]]:
 
 @on_stores
 async def test_all_is_published_and_shown(
-    bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
+    bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly, tmp_path: Path
 ) -> None:
     bucket.put_sources(a={"n": 3}, b={"n": 0}, c={"n": 12}, d={"n": 1}, e={"n": 2})
 
-    ended = await run_nightly(microbatch_size=3, max_active_microbatches=2, upload_workers=4)
+    ended = await run_nightly(
+        microbatch_size=3,
+        max_active_microbatches=2,
+        upload_workers=4,
+        record=str(tmp_path / "recordings"),
+    )
 
     assert (ended.state.name, ended.state.is_completed()) == ("Completed", True)
     assert bucket.get("out/in/c.json.txt") == ",".join(map(str, range(12))).encode()
@@ -79,6 +86,12 @@ async def test_all_is_published_and_shown(
     assert (summary.flow_runs, summary.upload_task_runs) == (3, 5)
     assert summary.first_upload_s is not None
     assert 0 < summary.first_upload_s <= summary.wall_s
+    (recorded,) = (tmp_path / "recordings").iterdir()
+    replay = Replay(Recording(recorded))
+    replay.run(check=True)
+    key = replay.recording.keys[0][2]
+    assert key.endswith("in/c.json")
+    assert replay.story(key, "11").splitlines()[-1] == "parent: COMPLETED"
 
 
 async def test_a_rerun_skips_what_is_published_and_starts_nothing(

@@ -34,7 +34,7 @@ def status_of(arguments: list[str]) -> int:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "the following arguments are required: run|plan"),
+        ([], "the following arguments are required: run|plan|simulate|replay"),
         (["dance"], "invalid choice: 'dance'"),
         (run_with(source=None), "required: --source"),
         (run_with(source="/tmp/in"), "'/tmp/in' is not an S3 location; expected s3://"),
@@ -54,6 +54,7 @@ def status_of(arguments: list[str]) -> int:
         (run_with(runtime_env="no.json"), "'no.json' is neither a JSON object nor a file to read"),
         (run_with(runtime_env='{"pip": [}'), "it is not JSON: Expecting value"),
         (run_with(runtime_env="pyproject.toml"), "pyproject.toml is not JSON"),
+        (run_with(record="pyproject.toml/x"), "expected a folder that can be written to, and"),
         (run_with(failure_policy="some"), "'some' is not a whole number from 0 up"),
         (run_with(program="no_such_module:x"), "module no_such_module does not import"),
         (run_with(program="tests.binding.programs:nope"), "has no attribute nope"),

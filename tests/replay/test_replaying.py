@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import get_args
 
@@ -9,7 +10,7 @@ import pytest
 
 from rayorch_prefect.errors import IllegalEvent, UsageError
 from rayorch_prefect.execution.driver import Driver
-from rayorch_prefect.model.events import Event, RowsReleased, WorkerReady
+from rayorch_prefect.model.events import DispatchBatch, Event, RowsReleased, WorkerReady
 from rayorch_prefect.replay.plans import plain_plan, plan_from
 from rayorch_prefect.replay.recorder import Recorder
 from rayorch_prefect.replay.recording import Recording
@@ -45,6 +46,40 @@ def test_simulated_runs_with_every_kind_of_event_are_replayed_to_the_same_state(
     raise AssertionError(f"never met: {set(get_args(Event)) - met}")
 
 
+def test_every_grain_has_a_story_that_names_all_its_batches(tmp_path: Path) -> None:
+    stories = 0
+    for number, run in enumerate(filter(None, map(simulated, EXAMPLES[:4]))):
+        write(run, tmp_path / str(number))
+        replay = Replay(Recording(tmp_path / str(number)))
+        sent: Counter[tuple[int, int, int]] = Counter()
+        for until, (_, instructions) in enumerate(run.log, start=2):
+            replay.run(until)
+            orders = [one for one in instructions if isinstance(one, DispatchBatch)]
+            for order in orders:
+                for microbatch, first, end in order.ranges:
+                    sent.update((microbatch, order.call, one) for one in range(first, end))
+            for microbatch, call, entity in list(sent)[-3:]:
+                told = story_at(replay.scheduler, microbatch, call, entity)
+                if told is not None:
+                    stories += 1
+                    lines = told.partition(f"(Call {call}): ")[2].partition(" (Call ")[0]
+                    assert "not all of it is remembered" not in told
+                    assert lines.count("sent in batch") == sent[microbatch, call, entity]
+    assert stories > 100
+
+
+def story_at(scheduler: Scheduler, microbatch: int, call: int, entity: int) -> str | None:
+    """A Grain's story; None if its microbatch was never told of again."""
+    known = {**{mb.number: mb for mb in scheduler.memory.left}}
+    known |= {number: run.mb for number, run in scheduler.runs.items()}
+    if microbatch not in known:
+        return None
+    mb, domain = known[microbatch], scheduler.plan.calls[call].domain
+    row, path = mb.root_of(domain, entity), mb.path(domain, entity)
+    blocks = story_of(scheduler, microbatch, row, path).split(f"microbatch {microbatch}, row {row}")
+    return next(block for block in blocks if f"(Call {call}): " in block)
+
+
 def test_plans_are_written_without_user_code_and_read_back() -> None:
     for plan in filter(None, map(build, map(numbered_recipe, range(30)))):
         plain = plain_plan(plan)
@@ -70,7 +105,7 @@ def test_a_run_in_this_process_is_replayed_to_the_same_state_and_story(
     live = drivers[0].scheduler
     assert replay.state() == state_digest(live)
     assert replay.recording.keys == {0: [f"row {i}" for i in range(20)]}
-    assert replay.microbatches_of("row 5") == [(0, 5)]
+    assert replay.rows_of("row 5") == [(0, 5)]
     for path in [(), (1,), (3,), (2, 1)]:
         told = story_of(replay.scheduler, 0, 5, path)
         assert told == story_of(live, 0, 5, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rayorch_prefect.binding.tallies import Tally
@@ -27,6 +27,22 @@ _COUNTS = (
     "upload_group",
     "upload_tries",
     "limit",
+)
+
+# What a command for the next run repeats; `limit` and `force` were meant for this one, and a
+# runtime_env may hold what must not be shown.
+_SAID_AGAIN = (
+    "microbatch_size",
+    "max_active_microbatches",
+    "failure_policy",
+    "upload_workers",
+    "upload_group",
+    "upload_tries",
+    "upload_runner",
+    "upload_task",
+    "working_dir",
+    "lease_seconds",
+    "record",
 )
 
 
@@ -137,6 +153,10 @@ def _again(order: Order, retry_failed: bool) -> str:
         return "this flow" + (" with retry_failed=True" if retry_failed else "")
     words = ["rayorch-prefect", "run", "--program", order.program]
     words += ["--source", str(order.source), "--destination", str(order.destination)]
-    words += ["--working-dir", order.working_dir] if order.working_dir else []
-    words += ["--upload-task", order.upload_task] if order.upload_task else []
+    for setting in fields(order):
+        value = getattr(order, setting.name)
+        if setting.name in _SAID_AGAIN and value != setting.default:
+            words += ["--" + setting.name.replace("_", "-"), str(value)]
+    for key in order.only:
+        words += ["--only", key]
     return shlex.join(words + (["--retry-failed"] if retry_failed else []))

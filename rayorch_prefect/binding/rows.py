@@ -56,7 +56,7 @@ def described(failure: Failure) -> str:
     """The failure in one line."""
     if failure.stage != REMEMBERED_STAGE:
         return str(failure)
-    return f"{failure.kind.value}[{failure.type}] before: {failure.message}"
+    return f"{failure.named} before: {failure.message}"
 
 
 def paths(gaps: tuple[Gap, ...]) -> tuple[str, ...]:

@@ -51,6 +51,11 @@ class Tally:
         return self.not_processed - self.left_out
 
     @property
+    def through(self) -> int:
+        """The rows that a run is through with: it need not look at them any more."""
+        return self.total - self.broken_off
+
+    @property
     def gravest(self) -> Kind | None:
         """The gravest kind among the failed rows."""
         return min(self.by_kind, key=lambda kind: kind.gravity, default=None)

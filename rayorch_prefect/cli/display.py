@@ -60,7 +60,7 @@ class Pace:
     def take(self, now: float, counts: Tally) -> None:
         """Note the counts at this time; times only grow."""
         if self._first is None:
-            self._first = (now, counts.total)
+            self._first = (now, counts.through)
         self._published.append((now, counts.published))
         while now - self._published[0][0] > _WINDOW_SECONDS:
             self._published.popleft()
@@ -99,12 +99,12 @@ class Display:
     def _documents(self, night: Night) -> RenderableType:
         counts, total = night.tally(), len(night.sources)
         self._pace.take(time.monotonic(), counts)
-        left = self._pace.seconds_left(total - counts.total, counts.total)
+        left = self._pace.seconds_left(total - counts.through, counts.through)
         rate = self._pace.uploads_per_second()
         table = Table.grid(padding=(0, 2))
         table.add_row(
-            ProgressBar(total=max(1, total), completed=counts.total, width=_BAR_WIDTH),
-            f"{counts.total} of {total} sources",
+            ProgressBar(total=max(1, total), completed=counts.through, width=_BAR_WIDTH),
+            f"{counts.through} of {total} sources",
             f"{counts.published} published",
             f"{counts.failed} failed",
             *([f"{counts.skipped} skipped"] if counts.skipped else []),

@@ -67,9 +67,15 @@ class Failure:
         """The ordinal of the direct child of the parent that failed, if it was not the parent."""
         return self.path[0] if self.path else None
 
+    @property
+    def named(self) -> str:
+        """Kind and type, as GroupFailure[Encrypted]; once where both say the same."""
+        same = self.type == self.kind.value
+        return self.kind.value if same else f"{self.kind.value}[{self.type}]"
+
     def __str__(self) -> str:
         where = f"{self.domain} {'/'.join(map(str, self.path))}".strip()
-        text = f"{self.kind.value}[{self.type}] in stage {self.stage} at {where}"
+        text = f"{self.named} in stage {self.stage} at {where}"
         return f"{text}: {self.message}" if self.message else text
 
 

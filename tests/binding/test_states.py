@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from prefect.client.schemas.objects import StateType
 
@@ -139,6 +141,19 @@ def test_next_after_a_broken_run_needs_no_retry_failed() -> None:
 def test_next_quotes_for_the_shell() -> None:
     spaced = Order("jobs:pdfs", S3Location("lake", "in put/"), S3Location("lake", "out/"))
     assert "--source 's3://lake/in put/'" in what_next(spaced, tally([stopped("a")]))
+
+
+def test_next_repeats_what_was_set_and_nothing_else() -> None:
+    asked = replace(order(), upload_group=8, only=("in/a b",), limit=3, force=True)
+    command = what_next(asked, tally([stopped("a")]))
+    assert command.endswith("--destination s3://lake/out/ --upload-group 8 --only 'in/a b'"), (
+        command
+    )
+
+
+def test_a_kind_that_says_it_all_is_not_said_twice() -> None:
+    (cause,) = tally([failed("a", Kind.CONTRACT_ERROR, type="ContractError")]).causes
+    assert cause.startswith("in/a: ContractError in stage Read")
 
 
 def test_counts_must_add_up() -> None:

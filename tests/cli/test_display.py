@@ -36,3 +36,8 @@ def test_nothing_left_takes_no_time() -> None:
     pace.take(0.0, Tally())
     pace.take(1.0, Tally(published=1))
     assert pace.seconds_left(open_rows=0, settled=1) == 0
+
+
+def test_a_run_that_is_cut_short_does_not_look_done() -> None:
+    counts = Tally(published=2, failed=1, not_processed=7, left_out=4)
+    assert (counts.through, counts.total) == (7, 10)

@@ -21,7 +21,7 @@ CANDIDATES := python3.11 python3 python3.12 python3.13 python
 PYTHON_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check handed bench bench-core soak lock clean install-demo install-dev
+.PHONY: help demo test test-all check handed bench bench-core soak states lock clean install-demo install-dev
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -55,6 +55,9 @@ bench-core: $(BENCH_VENV)/.bench-installed  ## hold the pure core against its sa
 
 soak: $(VENV)/.dev-installed  ## kill workers and nodes at random for MINUTES=30 (ARGS="--seed N" repeats the choices, ARGS=--nights kills whole nights)
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(ARGS)
+
+states: $(VENV)/.dev-installed  ## draw docs/states.md anew from the code's tables
+	$(BIN)/python -m rayorch_prefect.cli.states > docs/states.md
 
 install-demo: $(VENV)/.demo-installed  ## make .venv with what the demo needs
 

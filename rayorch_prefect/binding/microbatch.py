@@ -40,6 +40,7 @@ from rayorch_prefect.execution.engine_run import Run
 from rayorch_prefect.execution.parent import Parent
 from rayorch_prefect.model.outcomes import Failure, Kind, ParentOutcome
 from rayorch_prefect.storage import RowOutcome, Source, write_part
+from rayorch_prefect.storage.row_outcomes import MOVES, RowStage
 
 if TYPE_CHECKING:
     from rayorch_prefect.binding.night import Night
@@ -259,7 +260,7 @@ class Microbatch:
     def _settle_without_upload(self, parent: Parent) -> None:
         dropped = parent.outcome is ParentOutcome.DROPPED
         row = self._row(parent, RowOutcome.DROPPED if dropped else RowOutcome.FAILED)
-        self._settle(parent.index, row)
+        self._settle(parent.index, row, RowStage.RUNS)
         if dropped or (row.failure and row.failure.kind in _RECORDED):
             self._recording.append(asyncio.create_task(self._record(row)))
 
@@ -304,7 +305,8 @@ class Microbatch:
                 row = Row(self.night.sources[position], RowOutcome.PUBLISHED)
                 self._settle(ordinal, row.as_failed(failure, time.time()))
 
-    def _settle(self, ordinal: int, row: Row) -> None:
+    def _settle(self, ordinal: int, row: Row, stage: RowStage = RowStage.WHOLE) -> None:
+        assert (stage, row.outcome) in MOVES, f"{stage.value} -> {row.outcome.value}"
         # The end of an upload may come after its microbatch has stopped waiting for it.
         if self.night.rows[self.positions[ordinal]] is None:
             self.night.rows[self.positions[ordinal]] = row

@@ -44,6 +44,7 @@ from rayorch_prefect.storage import (
     write_part,
 )
 from rayorch_prefect.storage.owner import Owner
+from rayorch_prefect.storage.row_outcomes import MOVES, RowStage
 
 RunChild = Callable[[Microbatch], Awaitable[State[Any]]]
 
@@ -204,6 +205,7 @@ class Night:
             return selection.counts()  # too late: the night ends without looking at them
         self.sources = [each.source for each in selection.chosen]
         self.rows = [each.row for each in selection.chosen]
+        assert all(row is None or (RowStage.LISTED, row.outcome) in MOVES for row in self.rows)
         self.planned = selection.describe()
         self._cut([] if self.order.dry_run else selection.to_run)
         return {**selection.counts(), "microbatches": len(self.microbatches)}

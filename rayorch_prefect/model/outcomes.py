@@ -16,6 +16,15 @@ class Outcome(IntEnum):
     SUPPRESSED = 4
 
 
+OUTCOME_MOVES = {
+    (Outcome.PENDING, Outcome.PRESENT): "its Grain committed, or it follows from PRESENT ones",
+    (Outcome.PENDING, Outcome.DROPPED): "a mask is false, or what it needs is DROPPED",
+    (Outcome.PENDING, Outcome.FAILED): "its own Grain failed for good",
+    (Outcome.PENDING, Outcome.SUPPRESSED): "what it needs failed, or its group is barred",
+}
+"""How an Item settles: once."""
+
+
 class ParentOutcome(StrEnum):
     """What became of a parent (a root Entity)."""
 

@@ -21,22 +21,42 @@ from rayorch_prefect.scheduler.workers import Flight
 PAUSES_AFTER = 3
 
 
-class _Phase(Enum):
+class BreakerPhase(Enum):
+    """Whether a Call's backend is up, as far as is known."""
+
     CLOSED = auto()  # all is well
     PAUSED = auto()  # nothing is sent
     ASKING = auto()  # one batch may be sent
     PROBING = auto()  # that batch is out
 
 
+MOVES = {
+    (BreakerPhase.CLOSED, BreakerPhase.PAUSED): "enough backend failures in a row, and not of one "
+    "Grain alone",
+    (BreakerPhase.PAUSED, BreakerPhase.ASKING): "it is time for a probe",
+    (BreakerPhase.ASKING, BreakerPhase.PROBING): "the probe was sent",
+    (BreakerPhase.PROBING, BreakerPhase.PAUSED): "the probe failed, was lost or taken back",
+    (BreakerPhase.PROBING, BreakerPhase.CLOSED): "some row got an answer",
+    (BreakerPhase.PAUSED, BreakerPhase.CLOSED): "some row of an earlier batch got an answer",
+    (BreakerPhase.ASKING, BreakerPhase.CLOSED): "some row of an earlier batch got an answer",
+}
+"""What moves a Call's breaker."""
+
+
 @dataclass(slots=True)
 class _Breaker:
     never: bool
-    phase: _Phase = _Phase.CLOSED
+    phase: BreakerPhase = BreakerPhase.CLOSED
     failures: int = 0
     only: EntityRange | None = None  # the one Grain that all these failures are of
     probe: int = -1
     probes: int = 0
     last: str = ""
+
+    def move(self, phase: BreakerPhase) -> None:
+        """Go to another phase."""
+        assert (self.phase, phase) in MOVES, f"{self.phase.name} -> {phase.name}"
+        self.phase = phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +79,9 @@ class Breakers:
     def limit(self, call: int, most: int) -> int:
         """How many Grains of at most `most` may go next: none of a paused Call, 1 to probe."""
         phase = self._breakers[call].phase
-        if phase is _Phase.CLOSED:
+        if phase is BreakerPhase.CLOSED:
             return most
-        return 1 if phase is _Phase.ASKING else 0
+        return 1 if phase is BreakerPhase.ASKING else 0
 
     def paused(self, call: int) -> tuple[int, str]:
         """(probes that failed, what the last failure said) of a Call that is paused."""
@@ -70,28 +90,29 @@ class Breakers:
 
     def is_open(self, call: int) -> bool:
         """Whether the Call is paused or probes."""
-        return self._breakers[call].phase is not _Phase.CLOSED
+        return self._breakers[call].phase is not BreakerPhase.CLOSED
 
     def waits(self, call: int) -> bool:
         """Whether the Call is paused until `ask`."""
-        return self._breakers[call].phase is _Phase.PAUSED
+        return self._breakers[call].phase is BreakerPhase.PAUSED
 
     def ask(self, call: int) -> None:
         """It is time for a probe."""
-        self._breakers[call].phase = _Phase.ASKING
+        self._breakers[call].move(BreakerPhase.ASKING)
 
     def sent(self, call: int, batch: int) -> None:
         """A batch left; where one was asked for it is the probe."""
         breaker = self._breakers[call]
-        if breaker.phase is _Phase.ASKING:
-            breaker.phase, breaker.probe = _Phase.PROBING, batch
+        if breaker.phase is BreakerPhase.ASKING:
+            breaker.move(BreakerPhase.PROBING)
+            breaker.probe = batch
 
     def came_to_nothing(self, call: int, batch: int) -> bool:
         """A batch was lost or taken back; whether it was the probe, so that the pause goes on."""
         breaker = self._breakers[call]
-        if breaker.phase is not _Phase.PROBING or breaker.probe != batch:
+        if breaker.phase is not BreakerPhase.PROBING or breaker.probe != batch:
             return False
-        breaker.phase = _Phase.PAUSED
+        breaker.move(BreakerPhase.PAUSED)
         return True
 
     def told(self, flight: Flight, report: Report) -> Verdict:
@@ -100,7 +121,7 @@ class Breakers:
         if breaker.never:
             return Verdict()
         failed, last = _backend_failures(report)
-        is_probe = breaker.phase is _Phase.PROBING and breaker.probe == flight.batch
+        is_probe = breaker.phase is BreakerPhase.PROBING and breaker.probe == flight.batch
         if _shows_it_up(report, flight.rows) or (is_probe and not failed):
             return self._close(breaker)
         if not failed:
@@ -108,18 +129,20 @@ class Breakers:
         breaker.last = last
         _count(breaker, failed, flight)
         if is_probe:
-            breaker.phase = _Phase.PAUSED
+            breaker.move(BreakerPhase.PAUSED)
             breaker.probes += 1
             return Verdict(charge=False, pauses=True)
         enough = breaker.failures >= self._pauses_after and breaker.only is None
-        opens = enough and breaker.phase is _Phase.CLOSED
+        opens = enough and breaker.phase is BreakerPhase.CLOSED
         if opens:
-            breaker.phase = _Phase.PAUSED
-        return Verdict(charge=breaker.phase is _Phase.CLOSED, pauses=opens)
+            breaker.move(BreakerPhase.PAUSED)
+        return Verdict(charge=breaker.phase is BreakerPhase.CLOSED, pauses=opens)
 
     def _close(self, breaker: _Breaker) -> Verdict:
-        resumes = breaker.phase is not _Phase.CLOSED
-        breaker.phase, breaker.failures, breaker.probes = _Phase.CLOSED, 0, 0
+        resumes = breaker.phase is not BreakerPhase.CLOSED
+        if resumes:
+            breaker.move(BreakerPhase.CLOSED)
+        breaker.failures, breaker.probes = 0, 0
         return Verdict(resumes=resumes)
 
 

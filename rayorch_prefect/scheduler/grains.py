@@ -1,11 +1,4 @@
-"""The state of every Grain: one byte each; more only for those that were tried again.
-
-WAITING -> READY -> IN_FLIGHT -> ENDED
-WAITING -> ENDED                an input is not PRESENT, or its group is barred
-READY   -> ENDED                its group is barred
-IN_FLIGHT -> READY              the attempt failed; the generation is raised
-IN_FLIGHT -> ENDED              committed, failed, or barred (its row is dropped later)
-"""
+"""The state of every Grain: one byte each; more only for those that were tried again."""
 
 from __future__ import annotations
 
@@ -23,12 +16,17 @@ class Phase(IntEnum):
     ENDED = 3
 
 
-LEGAL = {
-    Phase.WAITING: frozenset((Phase.READY, Phase.ENDED)),
-    Phase.READY: frozenset((Phase.IN_FLIGHT, Phase.ENDED)),
-    Phase.IN_FLIGHT: frozenset((Phase.READY, Phase.ENDED)),
-    Phase.ENDED: frozenset[Phase](),
+MOVES = {
+    (Phase.WAITING, Phase.READY): "all inputs are PRESENT",
+    (Phase.WAITING, Phase.ENDED): "an input is not PRESENT, or nothing needs it any more",
+    (Phase.READY, Phase.IN_FLIGHT): "sent to a worker in a batch",
+    (Phase.READY, Phase.ENDED): "its group is barred, or nothing needs it any more",
+    (Phase.IN_FLIGHT, Phase.READY): "its attempt failed (the generation is raised), or its batch "
+    "was taken back or its row skipped",
+    (Phase.IN_FLIGHT, Phase.ENDED): "committed, failed for good, or barred (its row is dropped "
+    "later)",
 }
+"""What moves a Grain from one phase to another; nothing else does."""
 
 
 class Grains:

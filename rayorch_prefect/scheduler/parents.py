@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 
 from rayorch_prefect.model.events import ParentCompleted
 from rayorch_prefect.model.outcomes import Failure, Gap, Outcome, ParentOutcome
@@ -11,6 +12,40 @@ from rayorch_prefect.scheduler.gaps import GapSearch
 from rayorch_prefect.scheduler.microbatch import Microbatch
 from rayorch_prefect.scheduler.values import Values
 from rayorch_prefect.scheduler.wiring import Wiring
+
+
+class ParentState(StrEnum):
+    """A parent on its way to its owner."""
+
+    OPEN = "OPEN"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    DROPPED = "DROPPED"
+    RELEASED = "RELEASED"
+    FORGOTTEN = "FORGOTTEN"
+
+
+_S = ParentState
+MOVES = {
+    (_S.OPEN, _S.COMPLETED): "all its outputs are terminal, and none failed",
+    (_S.OPEN, _S.FAILED): "an output is FAILED or SUPPRESSED, or the program broke its contract",
+    (_S.OPEN, _S.DROPPED): "all its outputs on the root are DROPPED",
+    (_S.COMPLETED, _S.RELEASED): "its owner has taken over what it wants",
+    (_S.FAILED, _S.RELEASED): "its owner knows",
+    (_S.DROPPED, _S.RELEASED): "its owner knows",
+    (_S.OPEN, _S.FORGOTTEN): "its microbatch is abandoned",
+    (_S.COMPLETED, _S.FORGOTTEN): "its microbatch is abandoned",
+    (_S.FAILED, _S.FORGOTTEN): "its microbatch is abandoned",
+    (_S.DROPPED, _S.FORGOTTEN): "its microbatch is abandoned",
+}
+"""What moves a parent in the scheduler."""
+
+
+def state_of(wiring: Wiring, mb: Microbatch, row: int) -> ParentState:
+    """Where a parent of an active microbatch is."""
+    if mb.released[row]:
+        return ParentState.RELEASED
+    return ParentState(_judge(wiring, mb, row)[0].value) if mb.completed[row] else ParentState.OPEN
 
 
 def completed_parent(wiring: Wiring, mb: Microbatch, row: int) -> ParentCompleted:

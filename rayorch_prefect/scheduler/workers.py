@@ -21,6 +21,40 @@ class Seal(Enum):
     COMPANY = auto()  # it has one
 
 
+class WorkerState(Enum):
+    """What a worker may get."""
+
+    STARTING = auto()
+    IDLE = auto()
+    HOLDS = auto()  # a batch or more; another where it has room
+    DRAINS = auto()
+    COMPANY = auto()
+    WORN = auto()  # nothing more
+    GONE = auto()
+
+
+MOVES = {
+    (WorkerState.STARTING, WorkerState.IDLE): "it is built",
+    (WorkerState.STARTING, WorkerState.GONE): "it cannot be built, or died",
+    (WorkerState.IDLE, WorkerState.HOLDS): "it gets a batch",
+    (WorkerState.IDLE, WorkerState.COMPANY): "it is to get suspects, and no other rows",
+    (WorkerState.HOLDS, WorkerState.IDLE): "its last batch came back",
+    (WorkerState.HOLDS, WorkerState.DRAINS): "suspects need a worker, and none is empty",
+    (WorkerState.DRAINS, WorkerState.IDLE): "its last batch came back",
+    (WorkerState.COMPANY, WorkerState.IDLE): "its last suspect came back",
+    (WorkerState.IDLE, WorkerState.WORN): "it has grown too large",
+    (WorkerState.HOLDS, WorkerState.WORN): "it has had its batches, or grown too large",
+    (WorkerState.DRAINS, WorkerState.WORN): "it has grown too large",
+    (WorkerState.COMPANY, WorkerState.WORN): "it has had its batches, or grown too large",
+    (WorkerState.WORN, WorkerState.GONE): "it holds nothing and is let go, or died",
+    (WorkerState.IDLE, WorkerState.GONE): "it died",
+    (WorkerState.HOLDS, WorkerState.GONE): "it died, or a deadline ended it",
+    (WorkerState.DRAINS, WorkerState.GONE): "it died, or a deadline ended it",
+    (WorkerState.COMPANY, WorkerState.GONE): "it died, or a deadline ended it",
+}
+"""What moves a worker. DRAINS and COMPANY are its seals."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flight:
     """A batch at a worker. `generations` maps rows whose Grain was tried before."""
@@ -75,6 +109,16 @@ class Workers:
         self.held[worker] = deque()
         self.idle[pool].append(worker)
         self._served[worker] = 0
+
+    def state(self, worker: int) -> WorkerState:
+        """Where a worker is; one that nothing is known of is being started."""
+        if worker not in self.pool_of:
+            return WorkerState.GONE if worker in self.gone else WorkerState.STARTING
+        if worker in self.worn:
+            return WorkerState.WORN
+        if worker in self.sealed:
+            return WorkerState[self.sealed[worker].name]
+        return WorkerState.HOLDS if self.held[worker] else WorkerState.IDLE
 
     def take_off(self, flight: Flight) -> None:
         """A worker gets a batch."""

@@ -10,23 +10,24 @@ from typing import Any
 import pytest
 
 from rayorch_prefect.model.events import EntityRange
-from rayorch_prefect.model.outcomes import Outcome
+from rayorch_prefect.model.outcomes import OUTCOME_MOVES, Outcome
 from rayorch_prefect.program.plan import Call, Pool
 from rayorch_prefect.scheduler import microbatch as microbatch_module
 from rayorch_prefect.scheduler.core import Scheduler
-from rayorch_prefect.scheduler.grains import LEGAL, Grains, Phase
+from rayorch_prefect.scheduler.grains import MOVES, Grains, Phase
 from rayorch_prefect.scheduler.items import Items
 from rayorch_prefect.scheduler.microbatch import UNKNOWN, Microbatch
 
 
 class WatchedPhases(bytearray):
-    """Phases that refuse a transition which `grains.LEGAL` does not name."""
+    """Phases that refuse a transition which `grains.MOVES` does not name."""
 
     def __setitem__(self, at: Any, value: Any) -> None:
         after = value if isinstance(at, slice) else (value,)
         before = self[at] if isinstance(at, slice) else (self[at],)
         for one, other in zip(before, after, strict=True):
-            assert Phase(other) in LEGAL[Phase(one)], f"{Phase(one).name} -> {Phase(other).name}"
+            move = (Phase(one), Phase(other))
+            assert move in MOVES, f"{move[0].name} -> {move[1].name}"
         super().__setitem__(at, value)
 
 
@@ -37,8 +38,8 @@ class WatchedOutcomes(bytearray):
         after = value if isinstance(at, slice) else (value,)
         before = self[at] if isinstance(at, slice) else (self[at],)
         for one, other in zip(before, after, strict=True):
-            assert one == Outcome.PENDING, f"an Item that was {Outcome(one).name} settles again"
-            assert other != Outcome.PENDING
+            move = (Outcome(one), Outcome(other))
+            assert move in OUTCOME_MOVES, f"an Item that was {move[0].name} settles again"
         super().__setitem__(at, value)
 
 

@@ -62,6 +62,7 @@ class Scene:
         self.released: set[int] = set()
         self.told: list[Instruction] = []
         self.events: list[Event] = []
+        self.log: list[tuple[Event, list[Instruction]]] = []
         self._slot = 0
         self._workers = 0
         self._microbatches = 0
@@ -73,6 +74,7 @@ class Scene:
         """One event; what follows is kept in `sent`, `parents`, `released` and `told`."""
         self.events.append(event)
         self.told = self.scheduler.handle(event)
+        self.log.append((event, self.told))
         invariants.check(self.scheduler)
         for one in self.told:
             match one:

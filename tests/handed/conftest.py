@@ -58,9 +58,12 @@ class Told:
     @property
     def children(self) -> list[tuple[str, str]]:
         """Type and name of the child flow runs' states, in the order of their names."""
-        body = {**self._of_children, "sort": "NAME_ASC"}
-        runs = self.ask("/flow_runs/filter", body)
-        return [(run["state_type"], run["state_name"]) for run in runs]
+        return [(run["state_type"], run["state_name"]) for run in self.child_runs]
+
+    @property
+    def child_runs(self) -> list[dict[str, Any]]:
+        """The child flow runs, in the order of their names."""
+        return self.ask("/flow_runs/filter", {**self._of_children, "sort": "NAME_ASC"})
 
     @property
     def uploads(self) -> list[tuple[str, str]]:

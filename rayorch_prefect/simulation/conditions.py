@@ -12,9 +12,9 @@ class Conditions:
     """`policy` reserves Grains; a worker holds up to `batches_at_worker`.
 
     In seconds: a message to a worker takes `send_s` and its report `report_s`; the driver, which
-    does one thing at a time, takes `driver_batch_s` for a batch's report and `driver_row_s` for
-    each of its rows; a worker takes `start_s` before each call; a bar or a wish to have a batch
-    back is with the worker after `control_s`.
+    does one thing at a time, takes `driver_batch_s` for a batch's report, `driver_row_s` for each
+    of its rows and `driver_send_s` for a batch that it sends; a worker takes `start_s` before each
+    call; a bar or a wish to have a batch back is with the worker after `control_s`.
     """
 
     policy: str = "fifo"
@@ -23,6 +23,7 @@ class Conditions:
     report_s: float = 0.0
     driver_batch_s: float = 0.0
     driver_row_s: float = 0.0
+    driver_send_s: float = 0.0
     start_s: float = 0.0
     control_s: float = 0.0
 
@@ -36,8 +37,9 @@ IDEAL = Conditions()
 ON_RAY = Conditions(
     send_s=0.0006,
     report_s=0.0008,
-    driver_batch_s=0.0004,
+    driver_batch_s=0.0003,
     driver_row_s=0.000005,
-    start_s=0.0004,
+    driver_send_s=0.0003,
+    start_s=0.0015,
     control_s=0.001,
 )

@@ -85,7 +85,8 @@ def figures_of(
 
 def _stage(name: str, workers: int, batch: int, work: list[Work], wall: float) -> StageFigures:
     calls, rows = sum(one.calls for one in work), sum(one.rows for one in work)
-    busy = sum(one.ended - one.begun for one in work)
+    # What fails after its document's end is of no more use, and not waited for.
+    busy = sum(max(0.0, min(wall, one.ended) - one.begun) for one in work)
     return StageFigures(
         stage=name,
         workers=workers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from rayorch_prefect.simulation.picture import Area, Line, Picture, Point, Words
 from rayorch_prefect.simulation.record import Work
@@ -66,9 +67,11 @@ def _strip(
     frame = ((LEFT, y), (end, y), (end, base), (LEFT, base))
     picture.marks.append(Area(tuple((float(a), float(b)) for a, b in frame), FAINT))
     points: list[Point] = [(float(LEFT), base)]
-    for at, height in enumerate(heights):
-        level = base - STRIP * min(1.0, height)
-        points += [(min(end, _x(one, BINS)), level) for one in (at, at + 1)]
+    at = 0
+    for height, alike in groupby(round(one * STRIP) for one in heights):
+        level, first = base - min(STRIP, height), at
+        at += sum(1 for _ in alike)
+        points += [(min(end, _x(one, BINS)), level) for one in (first, at)]
     points.append((end, base))
     picture.marks.append(Area(tuple(points), color))
     picture.marks.append(Words((LEFT - 8, base - 8), name, 12, anchor="end"))
@@ -100,7 +103,7 @@ def _axis(picture: Picture, span: float, y: float) -> None:
     for tick in range(int(span / step) + 1):
         x = _x(tick * step, span)
         picture.marks.insert(0, Line((x, TITLE), (x, y), GRID))
-        picture.marks.append(Words((x, y + 16), shown(tick * step), 11, anchor="middle"))
+        picture.marks.append(Words((x, y + 16), f"{tick * step:g} s", 11, anchor="middle"))
 
 
 def _step(span: float) -> float:
@@ -112,8 +115,6 @@ def _step(span: float) -> float:
 
 def shown(seconds: float) -> str:
     """Seconds with what digits matter."""
-    if not seconds:
-        return "0 s"
     if seconds >= 100:
         return f"{seconds:,.0f} s"
     return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2f} s"

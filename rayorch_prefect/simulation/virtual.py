@@ -123,7 +123,7 @@ class VirtualRun:
         self._free = now
         self._events.append(event)
         while self._events:
-            self._obey(self._scheduler.handle(self._events.popleft()), now)
+            self._obey(self._scheduler.handle(self._events.popleft()), self._free)
 
     def _obey(self, told: list[Instruction], now: float) -> None:
         for one in told:
@@ -131,6 +131,7 @@ class VirtualRun:
                 case ReleaseValues():
                     pass
                 case DispatchBatch():
+                    now = self._free = now + self._costs.driver_send_s
                     batch = Batch(one, self._segments(one))
                     self._at(now + self._costs.send_s, self._arrive, batch)
                 case ParentCompleted():

@@ -101,6 +101,12 @@ def test_with_two_it_waits_for_neither() -> None:
     assert wall(chain, Load((50,)), **cycle) == pytest.approx(0.01 + 5 * 0.11 + 0.02 + 0.004)
 
 
+def test_the_driver_sends_one_batch_after_another() -> None:
+    chain = on_pages(batch=1, workers=10, row_s=1.0)
+    found = wall(chain, Load((10,)), driver_send_s=0.1, send_s=0.02)
+    assert found == pytest.approx(10 * 0.1 + 0.02 + 1.0)
+
+
 def test_a_busy_driver_bounds_the_run() -> None:
     chain = on_pages(batch=1, workers=8, row_s=0.01)
     assert wall(chain, Load((800,)), driver_batch_s=0.01) == pytest.approx(800 * 0.01, rel=0.01)

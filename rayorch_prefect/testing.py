@@ -2,7 +2,8 @@
 
 `run_local(program, rows, seed=7, losses=0.1)` runs a Program in this process under a random
 schedule that the seed fixes, with a tenth of the batches lost with their worker. Running it for
-some seeds shows whether a Program's outputs depend on batches, order or deaths.
+some seeds shows whether a Program's outputs depend on batches, order or deaths. With
+`record="file"` the run can be looked at step by step afterwards: `Replay(Recording("file"))`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any
 from rayorch_prefect.execution.local import run_local
 from rayorch_prefect.execution.parent import Parent
 from rayorch_prefect.program.declare import Program
+from rayorch_prefect.replay.recording import Recording
+from rayorch_prefect.replay.replaying import Replay
 
-__all__ = ["by_index", "run_local"]
+__all__ = ["Recording", "Replay", "by_index", "run_local"]
 
 
 def by_index(program: Program, rows: Iterable[Any], **schedule: Any) -> list[Parent]:

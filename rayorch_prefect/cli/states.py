@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from textwrap import fill
 from typing import Any
 
 from rayorch_prefect.model.outcomes import OUTCOME_MOVES
@@ -83,8 +84,8 @@ def page() -> str:
 
 def _section(machine: Machine) -> str:
     drawn = "\n".join(diagram(machine.moves))
-    where = f"`rayorch_prefect/{machine.table}`"
-    return f"## {machine.title}\n{machine.text} ({where})\n\n```mermaid\n{drawn}\n```\n"
+    text = fill(f"{machine.text} (`rayorch_prefect/{machine.table}`)", 120)
+    return f"## {machine.title}\n{text}\n\n```mermaid\n{drawn}\n```\n"
 
 
 def diagram(moves: Moves) -> Iterator[str]:

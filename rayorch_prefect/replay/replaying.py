@@ -135,7 +135,7 @@ class Replay:
 
 
 def _named(step: Step) -> str:
-    return f"step {step.number} ({step.event or 'the start'})"
+    return f"step {step.number} ({_short(str(step.event or 'the start'), 400)})"
 
 
 def _difference(step: Step, answer: Sequence[Instruction]) -> str:
@@ -146,6 +146,9 @@ def _difference(step: Step, answer: Sequence[Instruction]) -> str:
     return f"{_named(step)} gave {was}; now {now}: {_shown(answer)}"
 
 
-def _shown(answer: Sequence[Instruction], most: int = 2000) -> str:
-    text = "; ".join(map(str, answer))
+def _shown(answer: Sequence[Instruction]) -> str:
+    return _short("; ".join(map(str, answer)), 2000)
+
+
+def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}..."

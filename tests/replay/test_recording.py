@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,17 @@ def test_a_killed_run_is_read_up_to_its_last_whole_frame(
         assert replay.recording.end == CUT_OFF
         before = replay.number
     assert before > 80
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_its_recording(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    killed = subprocess.run([sys.executable, "-m", "tests.replay.killed", str(path)])
+    assert killed.returncode == -signal.SIGKILL
+    replay = replayed(path)
+    assert replay.recording.end == CUT_OFF
+    assert replay.number >= 256
+    assert sum(replay.outcomes.values()) > 100
 
 
 def test_a_damaged_frame_ends_the_recording(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from rayorch_prefect.errors import IllegalEvent, UsageError
+from rayorch_prefect.errors import IllegalEvent, InternalError, UsageError
 from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.model.events import DispatchBatch, Event, RowsReleased, WorkerReady
 from rayorch_prefect.replay.plans import plain_plan, plan_from
@@ -20,6 +20,7 @@ from rayorch_prefect.scheduler.digest import state_digest
 from rayorch_prefect.scheduler.policies import POLICIES, LongestFirst
 from rayorch_prefect.scheduler.telling import story_of
 from tests.replay.recorded import events_of, locally, replayed, simulated, write
+from tests.scheduler import invariants
 from tests.scheduler.defects import DEFECTS
 from tests.scheduler.recipes import build, numbered_recipe
 from tests.scheduler.scenes import Scene, pages_read
@@ -127,7 +128,7 @@ def test_a_replay_stops_where_it_is_told_to(tmp_path: Path) -> None:
 def test_a_defect_of_the_recorded_run_is_there_again_and_found_at_its_first_event(
     tmp_path: Path,
 ) -> None:
-    """A barred run under a Scheduler that forgets to raise generations of batches tried again."""
+    """The Scheduler forgets to raise the generations of batches that are tried again."""
     path = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         DEFECTS["a_retry_keeps_the_generation"](patch)
@@ -147,6 +148,47 @@ def test_a_defect_of_the_recorded_run_is_there_again_and_found_at_its_first_even
         assert halves[1].scheduler.counts.retries == halves[0].scheduler.counts.retries
         halves[1].run()
         assert halves[1].state() == faulty.state()
+
+
+def test_a_defect_that_no_outcome_shows_is_found_in_a_recording(tmp_path: Path) -> None:
+    """All parents of the run ended well; its tables are looked at after each step of a replay."""
+    path = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        DEFECTS["the_head_of_a_range_is_taken_twice"](patch)
+        assert locally(path) == 20
+        assert _first_broken(path) == (1, "a Grain is queued twice")
+    assert _first_broken(path) is None
+
+
+def test_a_run_that_never_ends_is_seen_again_as_it_stood(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        DEFECTS["a_lost_worker_is_not_replaced"](patch)
+        with pytest.raises(InternalError, match="parents never completed"):
+            locally(path)
+        replay = replayed(path)
+    counts = replay.scheduler.counts
+    assert counts.workers_lost > 0
+    assert sum(replay.outcomes.values()) < 20
+    assert any(call.ready for call in counts.calls)
+    assert not replay.scheduler.workers.flights
+    assert "has not ended" in replay.story("row 19")
+    sound = Replay(Recording(path))
+    with pytest.raises(ReplayDiffers, match=r"WorkerLost.* gave nothing; now StartWorker"):
+        sound.run(check=True)
+
+
+def _first_broken(path: Path) -> tuple[int, str] | None:
+    """The first step after which the tables do not agree with each other, and how."""
+    replay, done = Replay(Recording(path)), -1
+    while replay.number > done:
+        done = replay.number
+        replay.run(until=done + 1)
+        try:
+            invariants.check(replay.scheduler)
+        except AssertionError as broken:
+            return done, str(broken).splitlines()[0]
+    return None
 
 
 def test_a_refused_event_is_refused_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rayorch_prefect.cli import states
-from rayorch_prefect.model.events import MicrobatchAbandoned, WorkerLost, WorkerWorn
+from rayorch_prefect.model.events import MicrobatchAbandoned, ProbeDue, WorkerLost, WorkerWorn
 from rayorch_prefect.model.reports import RowFailure
 from rayorch_prefect.program import F
 from rayorch_prefect.scheduler import breakers, workers
@@ -40,11 +40,24 @@ def simulated(number: int, seen: moves.Seen) -> None:
 # -- moves that few random runs make --------------------------------------------------------------
 
 
-def a_later_batch_shows_the_backend_up() -> Scene:
+def paused() -> Scene:
+    """The backend was down for the first batch, and another one is out."""
     scene = Scene(pages_read(batch_size=4, rowwise=True, backend_patience_s=60))
     scene.admit(1, [8])
     down = RowFailure(None, "ConnectionError", "refused", backend=True)
     scene.give(failures=dict.fromkeys(range(4), down))
+    return scene
+
+
+def a_later_batch_shows_the_backend_up() -> Scene:
+    scene = paused()
+    scene.give()
+    return scene
+
+
+def a_later_batch_shows_it_before_the_probe() -> Scene:
+    scene = paused()
+    scene.tell(ProbeDue(0))
     scene.give()
     return scene
 
@@ -65,6 +78,13 @@ def a_draining_worker_is_empty_at_last() -> Scene:
     scene = draining()
     for _ in list(scene.sent):
         scene.give()
+    return scene
+
+
+def a_worker_wears_out_among_suspects() -> Scene:
+    scene = a_draining_worker_is_empty_at_last()
+    assert scene.scheduler.workers.state(2) is WorkerState.COMPANY
+    scene.tell(WorkerWorn(2))
     return scene
 
 
@@ -114,7 +134,9 @@ def a_parent_that_has_not_ended_is_forgotten() -> Scene:
 
 BY_HAND = (
     a_later_batch_shows_the_backend_up,
+    a_later_batch_shows_it_before_the_probe,
     a_draining_worker_is_empty_at_last,
+    a_worker_wears_out_among_suspects,
     a_draining_worker_wears_out,
     a_draining_worker_dies,
     a_completed_parent_is_forgotten,

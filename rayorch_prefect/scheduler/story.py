@@ -29,7 +29,7 @@ READY_REMEMBERED = 8192
 ENTITIES_REMEMBERED = 100_000
 """Of microbatches that have left, together."""
 
-LEFT_REMEMBERED = 256
+LEFT_REMEMBERED = 64
 """Microbatches that have left."""
 
 _NOTHING: Mapping[int, RowFailure] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import subprocess
@@ -13,7 +14,11 @@ import pytest
 
 from rayorch_prefect import RecordFailure, program, run_local, stage
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.model.events import BatchReported
+from rayorch_prefect.model.outcomes import Kind
+from rayorch_prefect.model.reports import RowFailure, RowsReport
 from rayorch_prefect.replay import recorder as recorder_module
+from rayorch_prefect.replay.encoding import decode, encoder
 from rayorch_prefect.replay.frames import FrameWriter
 from rayorch_prefect.replay.recorder import Recorder
 from rayorch_prefect.replay.recording import CUT_OFF, Recording
@@ -48,6 +53,17 @@ def test_neither_values_nor_secrets_enter_a_recording(
         assert hidden not in text
     monkeypatch.delenv("MY_TOKEN")
     assert replayed(path).recording.end == "closed"
+
+
+def test_failures_keep_their_order() -> None:
+    """Bars are applied in the order that the worker reported them."""
+    spoiled = RowFailure(Kind.GROUP_FAILURE, "Spoiled", "")
+    report = RowsReport(3, (), {2: spoiled, 0: RowFailure(None, "ValueError", "x", True)}, (1,))
+    event = BatchReported(7, 1, report)
+    again = decode(json.loads(encoder()(event)))
+    assert again == event
+    assert list(again.report.failures) == [2, 0]
+    assert again.report.failures[2].kind is Kind.GROUP_FAILURE
 
 
 def test_a_killed_run_is_read_up_to_its_last_whole_frame(

@@ -1,5 +1,5 @@
 """The local Ray that the real runs share."""
 
-from tests.services import ray_cluster
+from tests.services import ray_cluster, s3_server
 
-__all__ = ["ray_cluster"]
+__all__ = ["ray_cluster", "s3_server"]

@@ -139,11 +139,13 @@ def test_a_row_wise_stage_stops_within_its_batch() -> None:
 
 
 def test_a_bar_that_arrives_stops_a_row_wise_batch_that_runs_elsewhere() -> None:
-    load = Load((16,), {0: 0})
+    load = Load((16, 8, 8), {0: 0})
     chain = on_pages(batch=8, workers=2, row_s=1.0, rowwise=True)
     found = simulate(chain, load, conditions=Conditions(control_s=2.5)).figures
-    # One worker learns it after a row of its own; the other is told at 1.0 + 2.5, in its fourth.
+    # One worker learns it after a row of its own; the other is told at 1.0 + 2.5, in its fourth,
+    # and goes on to the last document.
     assert found.suppressed == 16 - 1 - 4
+    assert found.wall_s == pytest.approx(4 + 8)
 
 
 def test_a_whole_document_gives_up_at_the_call_with_the_poisonous_page() -> None:

@@ -147,7 +147,7 @@ class Credits:
             most_held,
             bound.bytes,
             [mb * MIB for mb in in_mb],
-            [_bytes_unknown(bound, in_mb[call.pool]) for call in plan.calls],
+            [_bytes_unknown(bound, pools[call.pool]) for call in plan.calls],
         )
         self._bounding = [one for one in (self.bytes, self.values) if one.bounds]
         self._past = 1
@@ -213,9 +213,12 @@ def _values_unknown(call: Call) -> float:
     return float(sum(UNKNOWN_CHILDREN if depth else 1 for depth in call.list_depths))
 
 
-def _bytes_unknown(bound: Bound, stage_mb: float) -> float:
+def _bytes_unknown(bound: Bound, pool: Pool) -> float:
+    # A guess must not keep workers idle: by it a batch at each takes half of the bound at most.
     bytes_ = math.inf if bound.bytes is None else bound.bytes
-    return min(UNKNOWN_BYTES, bytes_ / 8, stage_mb * MIB / 8)
+    stage_bytes = math.inf if pool.max_pending_mb is None else pool.max_pending_mb * MIB
+    a_round = bytes_ / (2 * _in_a_round(pool, 1))
+    return min(UNKNOWN_BYTES, bytes_ / 8, stage_bytes / 8, a_round)
 
 
 @dataclass(slots=True)

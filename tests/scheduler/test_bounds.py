@@ -65,7 +65,7 @@ def test_a_stage_waits_until_its_values_have_been_read() -> None:
 
 def test_bytes_bound_all_stages_together() -> None:
     """What a Grain makes is estimated by earlier ones, at first by a guess."""
-    steps = pages_read(named("Render", batch_size=1, replicas=9), named("Read", batch_size=1))
+    steps = pages_read(named("Render", batch_size=1, replicas=5), named("Read", batch_size=1))
     scene = bounded(steps, Bound(bytes=80 * MIB))
     scene.admit(1, [30])
     assert len(scene.sent) == 80 // 8
@@ -79,9 +79,17 @@ def test_bytes_bound_all_stages_together() -> None:
     assert len(scene.ranges("Render")) == 1
 
 
+def test_a_guess_keeps_no_worker_idle() -> None:
+    render = named("Render", batch_size=16, replicas=64)
+    scene = bounded(pages_read(render, named("Read", batch_size=16)), Bound(bytes=1000 * MIB))
+    scene.admit(1, [5000])
+    assert len({order.worker for order in scene.sent}) == 64
+    assert {order.rows for order in scene.sent} == {16}
+
+
 def test_what_is_nearer_to_completion_has_room_kept_for_it() -> None:
     scene = bounded(
-        pages_read(named("Render", batch_size=1, replicas=20), named("Read", batch_size=1)),
+        pages_read(named("Render", batch_size=1, replicas=4), named("Read", batch_size=1)),
         Bound(bytes=1000),
     )
     scene.admit(1, [100])

@@ -86,9 +86,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only-predict", action="store_true", help="run nothing")
     asked = parser.parse_args(arguments)
+    there = [name for name, case in CASES.items() if case.workload in MAKERS]
+    for name in asked.what:
+        if name not in there:
+            parser.error(f"there is no {name}; expected some of {', '.join(there)}")
     off = False
-    print("" if asked.only_predict else HEAD, flush=True)
-    for name in asked.what or [one for one, case in CASES.items() if case.workload in MAKERS]:
+    if not asked.only_predict:
+        print(HEAD, flush=True)
+    for name in asked.what or there:
         case = CASES[name]
         figures = predicted(made(case.workload, case.settings), policy=case.policy)
         if asked.only_predict:

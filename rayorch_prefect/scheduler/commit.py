@@ -160,7 +160,9 @@ class Committer:
             failure = self._failure(
                 flight.call, run, entity, RowFailure(Kind.CONTRACT_ERROR, "ContractError", message)
             )
-            run.mb.contract.setdefault(run.mb.root_of(call.domain, entity), failure)
+            row = run.mb.root_of(call.domain, entity)
+            run.mb.contract.setdefault(row, failure)
+            run.settle.doom(row, (failure, 0))
             if run.mb.grains.phase[flight.call][entity] == Phase.IN_FLIGHT:
                 self._counts.calls[flight.call].failed += 1
                 run.settle.end_grain(flight.call, entity, Outcome.FAILED, (failure, 0))

@@ -56,6 +56,7 @@ from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.credits import Bound, Credits
 from rayorch_prefect.scheduler.deadlines import deadline_failure
 from rayorch_prefect.scheduler.dispatch import Dispatcher
+from rayorch_prefect.scheduler.doom import told_of_doom
 from rayorch_prefect.scheduler.lingering import Lingering
 from rayorch_prefect.scheduler.microbatch import Microbatch
 from rayorch_prefect.scheduler.parents import completed_parent
@@ -216,6 +217,7 @@ class Scheduler:
         message = f"expected a source row that fits the Program, received {received}"
         failure = Failure(Kind.CONTRACT_ERROR, "ContractError", message, root, root)
         run.mb.contract[row] = failure
+        run.settle.doom(row, (failure, 0))
         run.settle.settle_one(0, row, Outcome.FAILED, (failure, 0))
 
     def _release_rows(self, event: RowsReleased) -> None:
@@ -449,10 +451,15 @@ class Scheduler:
         self.memory.ready(call, microbatch, first, end)
         self.queues.push(call, microbatch, first, end)
 
-    def grains_suppressed(self, call: int, n: int, ready: int = 0) -> None:
+    def grains_suppressed(self, call: int, n: int, ready: int = 0, doomed: int = 0) -> None:
         """See `Outlet`."""
-        self.counts.calls[call].ready -= ready
-        self.counts.calls[call].suppressed += n
+        self.counts.suppressed(call, n, ready, doomed)
+
+    def parents_doomed(self, microbatch: Microbatch) -> None:
+        """See `Outlet`."""
+        flights = list(self.workers.flights.values())
+        self._out.extend(told_of_doom(self.wiring, microbatch, flights))
+        self._out.extend(self.dispatcher.ask_back_useless())
 
     def values_arrived(self, call: int, outputs: Sequence[OutputReport]) -> None:
         """See `Outlet`."""

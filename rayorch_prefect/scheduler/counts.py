@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class CallCounts:
-    """Of one Call, over all microbatches. `rows` were sent in `batches`; `grains` committed."""
+    """Of one Call, over all microbatches. `rows` were sent in `batches`; `grains` committed.
+    `doomed` of those `suppressed` are so since their parent could not be COMPLETED any more."""
 
     grains: int = 0
     batches: int = 0
     rows: int = 0
     failed: int = 0
     suppressed: int = 0
+    doomed: int = 0
     ready: int = 0
     in_flight: int = 0
 
@@ -34,3 +36,10 @@ class Counts:
         self.deadlines_passed = 0
         self.workers_recycled = 0
         self.contract_errors = 0
+
+    def suppressed(self, call: int, n: int, ready: int, doomed: int) -> None:
+        """Grains of a Call were suppressed, `ready` of them READY, `doomed` with their parent."""
+        counts = self.calls[call]
+        counts.ready -= ready
+        counts.suppressed += n
+        counts.doomed += doomed

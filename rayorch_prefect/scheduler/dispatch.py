@@ -174,11 +174,16 @@ class Dispatcher:
                 yield from map(self._ask, self._workers.waiting(pool.id)[-free:])
 
     def ask_back_useless(self) -> Iterator[TakeBack]:
-        """Batches that wait at workers and are all for microbatches that have left."""
+        """Batches that wait at workers for nobody: their Grains have ended, or their microbatches
+        have left."""
         for pool in self._plan.pools:
             for flight in self._workers.waiting(pool.id):
-                if not any(number in self._runs for number, _, _ in flight.ranges):
+                if not any(self._matters(flight.call, *known) for known in flight.ranges):
                     yield self._ask(flight)
+
+    def _matters(self, call: int, number: int, first: int, end: int) -> bool:
+        run = self._runs.get(number)
+        return run is not None and run.mb.grains.phase[call].find(Phase.IN_FLIGHT, first, end) >= 0
 
     def _ask(self, flight: Flight) -> TakeBack:
         self._workers.asked_back.add(flight.batch)

@@ -29,6 +29,8 @@ class Microbatch:
         self.unreleased = rows
         self.contract: dict[int, Failure] = {}
         self.tries: dict[int, int] = {}
+        # Parents that cannot be COMPLETED any more, and why.
+        self.doomed: dict[int, Cause] = {}
         for port in wiring.flat_masks:
             self.items.mask[port] = bytearray()
         self.grow(0, rows)

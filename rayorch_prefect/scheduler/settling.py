@@ -17,6 +17,7 @@ from rayorch_prefect.model.outcomes import TOO_MANY_GAPS, Outcome
 from rayorch_prefect.model.reports import OutputReport
 from rayorch_prefect.program.plan import Call, CoalesceOp, FilterOp, OnFailure
 from rayorch_prefect.scheduler.chunks import OpenMembers
+from rayorch_prefect.scheduler.doom import unfinished
 from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.items import Cause
 from rayorch_prefect.scheduler.microbatch import Microbatch
@@ -30,8 +31,12 @@ class Outlet(Protocol):
     def grains_ready(self, call: int, microbatch: int, first: int, end: int) -> None:
         """Grains have become READY."""
 
-    def grains_suppressed(self, call: int, n: int, ready: int = 0) -> None:
-        """Grains have ended without a result, `ready` of them while they were READY."""
+    def grains_suppressed(self, call: int, n: int, ready: int = 0, doomed: int = 0) -> None:
+        """Grains have ended without a result, `ready` of them while they were READY, `doomed` of
+        them as their parent is."""
+
+    def parents_doomed(self, microbatch: Microbatch) -> None:
+        """Parents cannot be COMPLETED any more; all of their Grains have ended."""
 
     def barred(self, bar: Bar, worker: int) -> None:
         """A Call is barred under a parent, as `worker` has reported."""
@@ -60,6 +65,8 @@ class FixedPoint:
         self._values = Values(microbatch)
         self._open = OpenMembers(wiring, microbatch)
         self._work: deque[tuple[int, int, int]] = deque()
+        self._dooms = wiring.dooms
+        self._newly_doomed: list[int] = []
         self._react = {
             Reaction.CALL: self._on_call_input,
             Reaction.FILTER: self._on_filter_input,
@@ -84,6 +91,8 @@ class FixedPoint:
         self._items.outcome[port][entity] = outcome
         if cause is not None:
             self._items.cause[port][entity] = cause
+            if cause[1] <= self._dooms[port]:
+                self.doom(self._mb.root_of(self._wiring.domain_of[port], entity), cause)
         work = self._work
         if work and work[-1][0] == port and work[-1][2] == entity:
             work[-1] = (port, work[-1][1], entity + 1)
@@ -96,8 +105,24 @@ class FixedPoint:
         for port in self._wiring.plan.calls[call].outputs:
             self.settle_one(port, entity, outcome, cause)
 
+    def doom(self, row: int, cause: Cause) -> None:
+        """A parent cannot be COMPLETED any more."""
+        if row not in self._mb.doomed:
+            self._mb.doomed[row] = (cause[0], 0)
+            self._newly_doomed.append(row)
+
     def run(self) -> None:
-        """React until nothing follows."""
+        """React until nothing follows; then what is left of doomed parents is suppressed."""
+        self._react_to_all()
+        while self._newly_doomed:
+            rows, self._newly_doomed = self._newly_doomed, []
+            for row in rows:
+                for call, entity in unfinished(self._mb, row):
+                    self._suppress_grain(call, entity, self._mb.doomed[row], doomed=1)
+            self._outlet.parents_doomed(self._mb)
+            self._react_to_all()
+
+    def _react_to_all(self) -> None:
         work, react, reactions = self._work, self._react, self._wiring.reactions
         while work:
             port, first, end = work.popleft()
@@ -126,8 +151,22 @@ class FixedPoint:
                 self._outlet.grains_suppressed(number, int(outcome == Outcome.SUPPRESSED))
 
     def _make_ready(self, call: int, first: int, end: int) -> None:
+        if self._mb.doomed:
+            self._make_ready_apart(call, first, end)
+            return
         self._mb.grains.move(call, first, end, Phase.READY)
         self._outlet.grains_ready(call, self._mb.number, first, end)
+
+    def _make_ready_apart(self, call: int, first: int, end: int) -> None:
+        """The Grains of doomed parents are suppressed in place of becoming READY."""
+        for row, start, stop in self._mb.roots(self._wiring.plan.calls[call].domain, first, end):
+            cause = self._mb.doomed.get(row)
+            if cause is None:
+                self._mb.grains.move(call, start, stop, Phase.READY)
+                self._outlet.grains_ready(call, self._mb.number, start, stop)
+                continue
+            for entity in range(start, stop):
+                self._suppress_grain(call, entity, cause, doomed=1)
 
     def _on_filter_input(self, number: int, port: int, first: int, end: int) -> None:
         op = self._wiring.plan.ports[number].op
@@ -228,9 +267,9 @@ class FixedPoint:
             if not self._mb.pending[number][parent]:
                 self._fire(self._wiring.joins[number], parent)
 
-    def _suppress_grain(self, call: int, entity: int, cause: Cause) -> None:
+    def _suppress_grain(self, call: int, entity: int, cause: Cause, doomed: int = 0) -> None:
         ready = self._mb.grains.phase[call][entity] == Phase.READY
-        self._outlet.grains_suppressed(call, 1, int(ready))
+        self._outlet.grains_suppressed(call, 1, int(ready), doomed)
         self.end_grain(call, entity, Outcome.SUPPRESSED, cause)
 
     def _no_members(self, domain: int, parent: int, outcome: Outcome, cause: Cause | None) -> None:

@@ -11,7 +11,7 @@ The last two say when a value has had its last reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -26,6 +26,8 @@ from rayorch_prefect.program.plan import (
     Port,
     ReduceOp,
 )
+
+NEVER, ALWAYS = -1, 1 << 30
 
 
 class Reaction(IntEnum):
@@ -93,6 +95,7 @@ class Wiring:
         self.origins = self._find_origins()
         self.releases = self._find_releases()
         self._index()
+        self.dooms = self._find_dooms()
 
     # -- hidden Ports -----------------------------------------------------------------------
 
@@ -295,6 +298,52 @@ class Wiring:
             case _:
                 pass
 
+    # -- what is sure to fail a parent --------------------------------------------------------
+
+    def _find_dooms(self) -> list[int]:
+        """Of each Port: a failed Item there whose scope has at most this depth is sure to reach an
+        output. No coalesce lies between, nor a reduce that may forgive it, nor a broadcast, which
+        nobody may see."""
+        dooms = [NEVER] * len(self.domain_of)
+        for port in self.output_at_root:
+            dooms[port] = ALWAYS
+        # What depends on a Port has a higher number.
+        for port in reversed(range(len(dooms))):
+            for reaction, number in self.reactions[port]:
+                dooms[port] = max(dooms[port], self._doom_beyond(dooms, reaction, number))
+        return dooms
+
+    def _doom_beyond(self, dooms: list[int], reaction: Reaction, number: int) -> int:
+        match reaction:
+            case Reaction.CALL:
+                call = self.plan.calls[number]
+                beyond = max(dooms[port] for port in call.outputs)
+                return _with_its_scope(beyond, call.inputs)
+            case Reaction.FILTER:
+                return _with_its_scope(dooms[number], self.derived_from(number))
+            case Reaction.EXPAND:
+                return self._doom_of_expansion(dooms, number)
+            case Reaction.REDUCE:
+                return self._doom_of_reduce(dooms, self.joins[number])
+            case _:
+                return NEVER
+
+    def _doom_of_expansion(self, dooms: list[int], domain: int) -> int:
+        """Settling rule 6: the matching reduces follow the source, whatever they forgive."""
+        joins = [self.joins[number] for number in self.joins_from[domain]]
+        results = [one for join in joins if join.on_failure is not None for one in join.results]
+        beyond = max((dooms[result] for result in results), default=NEVER)
+        return _with_its_scope(beyond, map(self.expand_source, self.plan.domains[domain].expands))
+
+    def _doom_of_reduce(self, dooms: list[int], join: Join) -> int:
+        """Settling rule 3: the result has the scope of its own Entity, or a higher one."""
+        depth = self.depth[join.domain]
+        if join.on_failure is None or max(dooms[result] for result in join.results) < depth:
+            return NEVER
+        if join.on_failure is OnFailure.FAIL:
+            return ALWAYS
+        return _with_its_scope(depth, join.sources)
+
     def expand_source(self, port: int) -> int:
         """The list-valued Port that the expand Port takes apart."""
         op = self.plan.ports[port].op
@@ -333,3 +382,8 @@ class Wiring:
                 return sources
             case _:
                 return ()
+
+
+def _with_its_scope(beyond: int, sources: Iterable[int]) -> int:
+    """Where another source's failure may show in a failure's place, its scope is not sure."""
+    return beyond if beyond == ALWAYS or len(set(sources)) == 1 else NEVER

@@ -242,12 +242,6 @@ def one_gap_too_few_is_allowed(patch: pytest.MonkeyPatch) -> None:
 
 
 @defect
-def the_last_failed_input_is_the_cause(patch: pytest.MonkeyPatch) -> None:
-    judge = Microbatch.judge
-    patch.setattr(Microbatch, "judge", lambda self, ports, entity: judge(self, ports[::-1], entity))
-
-
-@defect
 def dropped_beats_failed(patch: pytest.MonkeyPatch) -> None:
     judge = Microbatch.judge
 

@@ -247,6 +247,16 @@ class Evaluator:
 
     # -- members and reduces ------------------------------------------------------------------
 
+    def gives(self, cause: Cause, path: Path) -> bool:
+        """Whether a Grain of the parent at `path`, left to itself, fails so."""
+        for call in self.plan.calls:
+            if call.domain != cause.domain or cause.type != failed_type(cause.kind, call.id):
+                continue
+            deed = self.does.deed(call.id, (*path, *cause.path))
+            spent = deed.attempts >= self.plan.pools[call.pool].retry_budget
+            return cause.kind is (Kind.ATTEMPTS_EXHAUSTED if spent else deed.kind)
+        return False
+
     def _expand_sources(self, domain: int) -> tuple[int, ...]:
         ops = [self.plan.ports[port].op for port in self.plan.domains[domain].expands]
         return tuple(op.source for op in ops if isinstance(op, ExpandOp))

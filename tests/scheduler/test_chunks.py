@@ -114,7 +114,10 @@ def test_another_try_goes_on_after_what_has_arrived() -> None:
 
 
 def test_clips_that_arrive_under_a_bar_are_suppressed() -> None:
-    scene = Scene(clips("skip"))
+    def replaced(source: Any) -> Any:
+        return F.coalesce(clips("skip")(source), source)
+
+    scene = Scene(replaced)
     scene.admit()
     arrive(scene, only(scene, "cut"), 2, first=0)
     scene.give("Read", failures={0: SPOILED})
@@ -122,7 +125,19 @@ def test_clips_that_arrive_under_a_bar_are_suppressed() -> None:
     assert scene.outcomes("Read") == ["FAILED", *["SUPPRESSED"] * 3]
     assert len(scene.sent) == 1, "nothing more is read"
     scene.give("cut", shapes=[1])
-    assert scene.cause() == ("Read", "Spoiled", (0,))
+    assert scene.outcomes("Read") == ["FAILED", *["SUPPRESSED"] * 4]
+    assert scene.outcome() == "COMPLETED"
+
+
+def test_clips_of_a_doomed_video_are_let_go() -> None:
+    scene = Scene(clips())
+    scene.admit()
+    arrive(scene, only(scene, "cut"), 2, first=0)
+    scene.give("Read", failures={0: ENCRYPTED})
+    assert scene.cause() == ("Read", "Encrypted", (0,))
+    arrive(scene, only(scene, "cut"), 2, first=2)
+    assert len(scene.outcomes("Read")) == 2
+    assert len(scene.sent) == 1, "nothing more is read"
 
 
 def titled_clips(source: Any) -> Any:

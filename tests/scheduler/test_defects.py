@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from rayorch_prefect.program import Plan
-from tests.scheduler.policy_defects import DEFECTS
+from tests.scheduler.doom_defects import DEFECTS
 from tests.scheduler.recipes import Recipe, build, numbered_recipe
 from tests.scheduler.test_state_machine import simulate
 

@@ -69,6 +69,7 @@ class Tally:
     chunks: int = 0
     cut_short: int = 0
     let_past: int = 0
+    doomed: int = 0
 
     def add(self, plan: Plan, met: Statistics) -> None:
         self.examples += 1
@@ -91,6 +92,7 @@ class Tally:
         self.chunks += met.chunks
         self.cut_short += met.cut_short
         self.let_past += met.let_past
+        self.doomed += met.doomed
 
 
 def simulate(plan: Plan, recipe: Recipe, breach: float = 0.0) -> Statistics:
@@ -149,6 +151,7 @@ def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     assert tally.pauses
     assert tally.chunks > tally.cut_short > 0
     assert tally.let_past > tally.examples
+    assert tally.doomed > tally.examples * 0.3
 
 
 @pytest.mark.parametrize("shard", shards(2))

@@ -35,7 +35,7 @@ from rayorch_prefect.program.plan import Plan, Pool
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.grains import Phase
 from rayorch_prefect.scheduler.policies import FIFO
-from tests.scheduler import bounds, invariants, policies
+from tests.scheduler import bounds, dooms, invariants, policies
 from tests.scheduler.evaluator import Behaviour, Evaluator, Path
 from tests.scheduler.verdicts import Verdicts, check_cuts
 from tests.scheduler.virtual_chunks import VirtualChunks
@@ -124,6 +124,7 @@ class World:
         self._carry_out(instructions)
         policies.check(self.scheduler, self.policy, held, instructions)
         invariants.check(self.scheduler)
+        self.statistics.doomed = dooms.check(self.scheduler, self._bars_at)
         for call in self.plan.calls:
             waits = self.scheduler.lingering.waits(call.id)
             assert call.id in self._lingers or not waits, "nobody will end a wait"
@@ -319,7 +320,7 @@ class World:
             assert told.cause is not None
             assert told.cause.kind is Kind.CONTRACT_ERROR
             return
-        self._verdicts.check(told)
+        self._verdicts.check(told, key[1] in self.scheduler.runs[key[0]].mb.doomed)
         if self._know_children:  # those that were there when the parent ended
             assert told.children <= self._verdicts.descendants(0, key)
 

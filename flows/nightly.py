@@ -48,6 +48,7 @@ async def run_night(
     upload_tries: int = 4,
     max_pending: int | None = None,
     max_pending_mb: float | str | None = "auto",
+    policy: str = "fifo",
     record: str | None = None,
 ) -> tuple[State[Any], NightSummary]:
     """Run a night inside an async flow of one's own; its final state and its numbers.
@@ -71,7 +72,8 @@ async def run_night(
     WholeParent and returns an Artifact, or several, for what it stored.
 
     At most `max_pending_mb` MiB of values ("auto": 60 % of Ray's object store; None: no bound), and
-    at most `max_pending` of them, wait for their last reader at once, as `Engine` says.
+    at most `max_pending` of them, wait for their last reader at once, and `policy` names what
+    is done first, as `Engine` says.
 
     `record` is a folder for a new file with every event of the run, but no value: what it says can
     be replayed and asked (`rayorch-prefect replay`).
@@ -150,6 +152,7 @@ async def nightly(
     upload_tries: int = 4,
     max_pending: int | None = None,
     max_pending_mb: float | str | None = "auto",
+    policy: str = "fifo",
     record: str | None = None,
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.
@@ -181,6 +184,7 @@ async def nightly(
         upload_tries=upload_tries,
         max_pending=max_pending,
         max_pending_mb=max_pending_mb,
+        policy=policy,
         record=record,
     )
     if outermost():

@@ -228,6 +228,7 @@ class Night:
             on_still=partial(get_run_logger().warning, "%s"),
             max_pending=self.order.max_pending,
             max_pending_mb=self.order.max_pending_mb,
+            policy=self.order.policy,
             record=self._recording(),
         )
         self.stop.then(engine.give_up)

@@ -13,6 +13,7 @@ from rayorch_prefect.execution.bounds import AUTO, checked_bound
 from rayorch_prefect.execution.environments import environment
 from rayorch_prefect.model.outcomes import Kind
 from rayorch_prefect.replay.recorder import require_folder
+from rayorch_prefect.scheduler.policies import FIFO, policy_of
 from rayorch_prefect.storage import S3Location, refuse_nested
 
 UPLOAD_RUNNERS = ("threads", "ray")
@@ -42,6 +43,7 @@ _SAID_AGAIN = (
     "upload_task",
     "working_dir",
     "lease_seconds",
+    "policy",
     "record",
 )
 
@@ -61,7 +63,8 @@ class Order:
     it gives them. `upload_task` names a task that uploads in place of ours (`module:attribute`,
     empty for a Task object without a name). Another run may take over `lease_seconds` after this
     one's last sign of life. An upload is tried up to `upload_tries` times while the store is
-    unavailable, with growing gaps. `max_pending` and `max_pending_mb` are the Engine's bounds.
+    unavailable, with growing gaps. `max_pending` and `max_pending_mb` are the Engine's bounds,
+    `policy` is the name of its policy.
     `record` is a folder for a recording of the run's events.
     """
 
@@ -88,6 +91,7 @@ class Order:
     upload_tries: int = 4
     max_pending: int | None = None
     max_pending_mb: float | str | None = AUTO
+    policy: str = FIFO
     record: str | None = None
 
     def __post_init__(self) -> None:
@@ -117,6 +121,7 @@ class Order:
                 "sources to tolerate, 0 for none"
             )
         checked_bound(self.max_pending, self.max_pending_mb)
+        policy_of(self.policy)
         if self.record is not None:
             require_folder(self.record)
         refuse_nested(self.source, self.destination)

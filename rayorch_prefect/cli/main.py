@@ -196,6 +196,12 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
         "--summary", metavar="FILE", help="write the night's numbers, its stages' too, as JSON"
     )
     run.add_argument(
+        "--policy",
+        choices=("fifo", "canary", "longest_first", "unordered", "single_parent"),
+        default="fifo",
+        help="which ready rows go next; canary: few of a source until some have come back",
+    )
+    run.add_argument(
         "--limit",
         type=_at_least(1),
         metavar="N",

@@ -64,6 +64,7 @@ _SETTINGS = (
     "upload_task",
     "lease_seconds",
     "upload_tries",
+    "policy",
     "record",
 )
 

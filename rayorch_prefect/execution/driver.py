@@ -82,6 +82,7 @@ from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.replay.recorder import Recorder
 from rayorch_prefect.scheduler.core import Scheduler
 from rayorch_prefect.scheduler.credits import Bound
+from rayorch_prefect.scheduler.policies import FIFO, Policy
 
 
 class Driver:
@@ -98,10 +99,11 @@ class Driver:
         batches_at_worker: int = 2,
         timer: Callable[[], float] = time.monotonic,
         bound: Bound = Bound(),  # noqa: B008
+        policy: str | Policy = FIFO,
         recorder: Recorder | None = None,
     ) -> None:
         self.plan = plan
-        self.scheduler = Scheduler(plan, batches_at_worker, bound=bound)
+        self.scheduler = Scheduler(plan, batches_at_worker, bound=bound, policy=policy)
         self.chronicle = Chronicle(self.scheduler, clock, recorder)
         self.blocks = Blocks()
         self.costs = [StageCosts.of(call) for call in plan.calls]

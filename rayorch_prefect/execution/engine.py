@@ -40,6 +40,7 @@ from rayorch_prefect.execution.worker_actor import search_path
 from rayorch_prefect.program.declare import Program, require_program
 from rayorch_prefect.replay.recorder import MOST_MB, Recorder
 from rayorch_prefect.scheduler.credits import Bound
+from rayorch_prefect.scheduler.policies import FIFO, Policy, policy_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,11 @@ class Engine:
     is dispatched past that, unless nothing would move otherwise: a parent that alone needs more
     still passes. Stages may have bounds of their own. Rows and what `apply` holds are not counted.
 
+    `policy` says which ready rows go next: "fifo", in the order of arrival; "canary", few rows of
+    a parent until some of them have come back, so that little is done for one that fails early;
+    "longest_first"; "unordered" and "single_parent", for comparisons; or a `Policy` of one's own.
+    Outcomes are the same under each.
+
     `record` names a new file that gets every event of the run, but no value, to be replayed
     (`rayorch-prefect replay`); at about `record_mb` MiB it ends, and the run goes on.
 
@@ -91,6 +97,7 @@ class Engine:
         on_still: Callable[[str], None] = logger.warning,
         max_pending: int | None = None,
         max_pending_mb: float | str | None = AUTO,
+        policy: str | Policy = FIFO,
         record: str | Path | None = None,
         record_mb: float = MOST_MB,
     ) -> None:
@@ -99,6 +106,8 @@ class Engine:
         self._batches_at_worker = batches_at_worker
         self._bound_wanted = checked_bound(max_pending, max_pending_mb)
         self.bound = Bound(max_pending)
+        policy_of(policy)
+        self._policy = policy
         self.program = require_program(program)
         self.plan = program.plan
         self._record = record
@@ -167,6 +176,7 @@ class Engine:
             self._backend,
             time.time,
             self._batches_at_worker,
+            policy=self._policy,
             bound=self.bound,
             recorder=recorder,
         )

@@ -17,6 +17,7 @@ from rayorch_prefect.execution.parent import Parent
 from rayorch_prefect.execution.rows import describe_rows
 from rayorch_prefect.program.declare import Program, require_program
 from rayorch_prefect.replay.recorder import MOST_MB, Recorder
+from rayorch_prefect.scheduler.policies import FIFO, Policy, policy_of
 
 
 def run_local(
@@ -28,6 +29,7 @@ def run_local(
     lost_values: float = 0.0,
     max_pending: int | None = None,
     max_pending_mb: float | None = None,
+    policy: str | Policy = FIFO,
     record: str | Path | None = None,
     record_mb: float = MOST_MB,
 ) -> Iterator[Parent]:
@@ -36,17 +38,20 @@ def run_local(
     With `seed`, batches end in a random order that the seed fixes and a share of `losses` of
     them is lost with its worker; a share of `lost_values` of the large values that a batch reads
     is lost, as with a node, and made again. `max_pending` and `max_pending_mb` bound what is
-    pending as an Engine's do, here by default not at all. `record` names a new file for the run's
-    events, as an Engine's does. Raises StageStartError if a stage cannot be built, UsageError for
-    a recording that cannot be made.
+    pending as an Engine's do, here by default not at all. `policy` and `record` are as an Engine's
+    too. Raises StageStartError if a stage cannot be built, UsageError for a policy that there is
+    not or a recording that cannot be made.
     """
     require_program(program)
+    policy_of(policy)
     bound = bound_of(*checked_bound(max_pending, max_pending_mb))
     listed = list(rows)
     if listed:
         recorder = None if record is None else Recorder(record, record_mb)
         backend = LocalBackend(program.plan, seed, losses, lost_values)
-        driver = Driver(program.plan, backend, time.time, bound=bound, recorder=recorder)
+        driver = Driver(
+            program.plan, backend, time.time, bound=bound, policy=policy, recorder=recorder
+        )
         try:
             yield from _parents(driver, backend, listed)
         finally:

@@ -12,7 +12,8 @@ from rayorch_prefect.scheduler.credits import MIB
 
 @dataclass(frozen=True, slots=True)
 class CallMetrics:
-    """Of one Call. `grains` were committed, `fill` is rows sent a batch over the batch size,
+    """Of one Call. `grains` were committed, `doomed` of those suppressed were so as their parent
+    could not be completed any more. `fill` is rows sent a batch over the batch size,
     `busy_s` the seconds its workers spent inside the stage. That is about `call_s` a batch and
     `row_s` a row, or `child_s` a child where its output is expanded (see `StageCosts`). `depth` is
     its Domain's, 0 for the source rows."""
@@ -26,6 +27,7 @@ class CallMetrics:
     in_flight: int
     failed: int
     suppressed: int
+    doomed: int
     busy_s: float
     depth: int
     batch_size: int
@@ -48,6 +50,7 @@ class EngineMetrics:
     retries: int
     stale_reports: int
     suppressed: int
+    doomed: int
     dropped_rows: int
     workers_lost: int
     lost_blocks: int
@@ -69,6 +72,7 @@ def snapshot(driver: Driver, appliers: Appliers | None) -> EngineMetrics:
         retries=counts.retries,
         stale_reports=counts.stale_reports,
         suppressed=sum(call.suppressed for call in calls),
+        doomed=sum(call.doomed for call in calls),
         dropped_rows=counts.dropped_rows,
         workers_lost=counts.workers_lost,
         lost_blocks=driver.remaker.lost,
@@ -97,6 +101,7 @@ def _of_call(driver: Driver, call: Call) -> CallMetrics:
         in_flight=known.in_flight,
         failed=known.failed,
         suppressed=known.suppressed,
+        doomed=known.doomed,
         busy_s=costs.busy_s,
         depth=domain.depth,
         batch_size=pool.batch_size,

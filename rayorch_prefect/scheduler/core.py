@@ -457,8 +457,7 @@ class Scheduler:
 
     def parents_doomed(self, microbatch: Microbatch) -> None:
         """See `Outlet`."""
-        flights = list(self.workers.flights.values())
-        self._out.extend(told_of_doom(self.wiring, microbatch, flights))
+        self._out += told_of_doom(self.wiring, microbatch, self.workers.flights.values())
         self._out.extend(self.dispatcher.ask_back_useless())
 
     def values_arrived(self, call: int, outputs: Sequence[OutputReport]) -> None:

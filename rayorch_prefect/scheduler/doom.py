@@ -7,7 +7,7 @@ parent are not shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rayorch_prefect.model.events import Bar, TellBars
 from rayorch_prefect.scheduler.grains import Phase
@@ -42,7 +42,7 @@ def _unfinished(
             yield from _unfinished(mb, child, below)
 
 
-def told_of_doom(wiring: Wiring, mb: Microbatch, flights: list[Flight]) -> Iterator[TellBars]:
+def told_of_doom(wiring: Wiring, mb: Microbatch, flights: Iterable[Flight]) -> Iterator[TellBars]:
     """To workers that hold rows of doomed parents: the bars that skip these. (There are none at
     the root.)"""
     told: dict[int, dict[Bar, None]] = {}

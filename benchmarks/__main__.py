@@ -25,14 +25,16 @@ _PEERS = "rayorch,raydata,daft,pool,prefect"
 SYSTEMS = {
     "w1": f"ours,loop,{_PEERS}",
     "w2": f"ours,loop,{_PEERS}",
+    "w3": "ours,ours:policy=canary,ours@page=none,ours:policy=canary@page=none,ours@page=random,"
+    "ours:policy=canary@page=random,ours@page=last,ours:policy=canary@page=last",
     "w4": "ours@read_workers=64,ours@read_workers=4,loop@read_workers=64,loop@read_workers=4,"
     "rayorch@read_workers=64,rayorch@read_workers=4",
     "w4_fine": "ours,loop,rayorch,raydata",
     "w6": f"ours,loop,rayorch:window=8:active=2,{_PEERS}",
     "w6_big": "ours,loop,rayorch,daft,pool",
     "w7": f"sequential,ours,loop,{_PEERS}",
-    "ablation": "ours:shape=document,ours:order=newest,ours,ours:shape=document@batch=64,"
-    "ours:order=newest@batch=64,ours@batch=64",
+    "ablation": "ours:shape=document,ours:policy=unordered,ours,ours:shape=document@batch=64,"
+    "ours:policy=unordered@batch=64,ours@batch=64",
 }
 LIMIT_S = 600.0
 

@@ -29,6 +29,7 @@ class Bodies:
 
     def __init__(self, job: Job, stage: str) -> None:
         self.workload = job.workload
+        self._poison = dict(job.workload.poison)
         self._known = {document.number: document for document in job.workload.documents}
         self._log = CallLog(job, stage)
 
@@ -55,6 +56,11 @@ class Bodies:
         texts = [self.text(page) for page in pages]
         self._log.end(len(texts))
         return texts
+
+    def is_poison(self, page: Page) -> bool:
+        """Whether nothing comes of the page's document."""
+        poison: int | None = self._poison.get(page["document"])
+        return poison is not None and poison == int(page["page"])
 
     def text(self, page: Page) -> str:
         """One page's text."""

@@ -59,12 +59,22 @@ def timed(workload: Workload, calls: Sequence[Call], now: float) -> dict[str, An
         "rows": rows,
         "fill": rows["read"] / len(ends["read"]) / workload.batch,
         "stage_cpu_s": sum(call.cpu_s for call in calls),
+        "never_read": never_read(workload, rows["read"]),
     }
+
+
+def never_read(workload: Workload, read: int) -> float:
+    """Of the pages beside a poisonous one, the share that no worker has read."""
+    pages = {document.number: document.pages for document in workload.documents}
+    beside = sum(pages[number] - 1 for number, _ in workload.poison)
+    return (workload.pages - read) / beside if beside else 0.0
 
 
 def complete(workload: Workload, outputs: Sequence[Output]) -> bool:
     """Whether every document came out once, whole, in order, and right where that is known."""
     pages = {document.number: document.pages for document in workload.documents}
+    for number, _ in workload.poison:
+        del pages[number]
     if sorted(output["document"] for output in outputs) != sorted(pages):
         return False
     expected = expected_digests(workload)

@@ -29,6 +29,7 @@ and only show proportion.
 _TITLES = {
     "w1": "W1, overhead: pages that cost nothing",
     "w2": "W2, a simulated GPU between a renderer and an upload",
+    "w3": "W3, poison: half of the pages belong to documents that one page of theirs spoils",
     "w4": "W4, strong scaling: 50 ms a page",
     "w4_fine": "W4 fine: 64 workers, 30 ms a call and 4 ms a page",
     "w6": "W6, payloads beyond the object store",
@@ -82,6 +83,7 @@ def section(found: dict[str, Any]) -> str:
         *(_row(system, found) for system in runs),
         "",
         *_scaling(runs),
+        *_poison(runs),
         *(f"- `{name}`: {each['about']}" for name, each in _once(found).items()),
         "",
     ]
@@ -108,6 +110,21 @@ def _scaling(runs: dict[str, Runs]) -> list[str]:
         if system.endswith(many)
         and (times := ratios(runs.get(system.removesuffix(many) + few, ()), runs[system], _wall))
     ]
+    return [*lines, ""] if lines else []
+
+
+def _poison(runs: dict[str, Runs]) -> list[str]:
+    """What was not done for lost documents, and what that saved of the wall without poison."""
+    healthy = runs.get("ours@page=none", ())
+    lines: list[str] = []
+    for system, each in runs.items():
+        shares = [one["never_read"] for one in each if one.get("never_read")]
+        if shares:
+            walls = spread(ratios(each, healthy, _wall))
+            lines.append(
+                f"- {system}: {spread(shares)} of the poisoned pages' siblings were never read; "
+                f"{walls} x the wall without poison."
+            )
     return [*lines, ""] if lines else []
 
 

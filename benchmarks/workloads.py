@@ -50,6 +50,8 @@ class Workload:
     page_bytes: int = 0
     store_mib: int = 0
     upper_share: int = 8
+    poison: tuple[tuple[int, int], ...] = ()
+    """(document, page): the page is a GroupFailure, so that nothing comes of its document."""
 
     @property
     def pages(self) -> int:
@@ -112,6 +114,35 @@ def w2(pages: int = 3_000) -> Workload:
         batch=16,
         documents_a_call=1,
         upload_workers=4,
+    )
+
+
+def w3(documents: int = 188, page: str = "first") -> Workload:
+    """The paper's failure experiment at a tenth of its size: a twentieth of the documents holds
+    half of the pages, and one `page` of each of these is poison: first, random, last or none.
+
+    Raises ValueError for another page.
+    """
+    pick = random.Random(33)
+    large = round(documents * 99 / 1885)
+    counts = [round(427 - 240 * (i / max(1, large - 1)) ** 0.42) for i in range(large)]
+    counts += [pick.randint(1, 23) for _ in range(documents - large)]
+    pick.shuffle(counts)
+    places: dict[str, Callable[[int], int]] = {
+        "first": lambda n: 0,
+        "random": pick.randrange,
+        "last": lambda n: n - 1,
+    }
+    if page not in (*places, "none"):
+        raise ValueError(f"page is {page}; expected one of {', '.join(places)}, none")
+    spoilt = [number for number, n in enumerate(counts) if n > 23 and page != "none"]
+    return Workload(
+        "w3",
+        tuple(Document(number, n) for number, n in enumerate(counts)),
+        read_row_s=0.005,
+        batch=48,
+        documents_a_call=8,
+        poison=tuple((number, places[page](counts[number])) for number in spoilt),
     )
 
 
@@ -208,6 +239,7 @@ def ablation(pages: int = 3_000, batch: int = 16) -> Workload:
 MAKERS: dict[str, Callable[..., Workload]] = {
     "w1": w1,
     "w2": w2,
+    "w3": w3,
     "w4": w4,
     "w4_fine": w4_fine,
     "w6": w6,

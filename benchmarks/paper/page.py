@@ -111,7 +111,7 @@ def _scaling(key: str, runs: dict[str, Any]) -> str:
 def _ablation(key: str, runs: dict[str, Any]) -> str:
     steps = {
         "whole documents": ["ours:shape=document"],
-        "pages re-batched": ["ours:policy=unordered", "ours:order=newest"],
+        "pages re-batched": ["ours:policy=unordered"],
         "FIFO": ["ours"],
     }
     named = [name for name in steps[key.rpartition("/")[2]] if name in runs]

@@ -9,7 +9,7 @@ from benchmarks.bodies import Output, Page, bodies
 from benchmarks.calls import Job
 from benchmarks.measured import Measuring
 from benchmarks.own_ray import NUM_CPUS, OwnRay
-from rayorch_prefect import Engine, F, ParentOutcome, Program, program, stage
+from rayorch_prefect import Engine, F, GroupFailure, ParentOutcome, Program, program, stage
 
 SETTINGS = (
     "A document expands to its pages; where rendering costs time or memory, to ranges of one batch "
@@ -67,7 +67,13 @@ class Read:
         self._bodies = bodies(job, "read")
 
     def __call__(self, pages: list[Page]) -> list[Any]:
-        return self._bodies.read(pages)
+        texts: list[Any] = self._bodies.read(pages)
+        if not self._bodies.workload.poison:
+            return texts
+        return [
+            GroupFailure("Poison", "a page that spoils its document") if spoilt else text
+            for text, spoilt in zip(texts, map(self._bodies.is_poison, pages), strict=True)
+        ]
 
 
 class ReadDocument(Read):
@@ -197,14 +203,8 @@ def _document(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
 _SHAPES = {"whole": _whole, "ranges": _ranges, "pages": _pages, "document": _document}
 
 
-def run(
-    job: Job, ray_folder: str, shape: str = "", order: str = "fifo", **options: Any
-) -> dict[str, Any]:
-    """`order` is fifo or newest (the ablation's step without FIFO); the rest goes to the Engine."""
-    if order == "newest":
-        from benchmarks.newest_first import install
-
-        install()
+def run(job: Job, ray_folder: str, shape: str = "", **options: Any) -> dict[str, Any]:
+    """Options other than `shape` go to the Engine."""
     own = OwnRay(job.workload, ray_folder)
     rows = [(document.number, document.pages) for document in job.workload.documents]
     measuring = Measuring(job)

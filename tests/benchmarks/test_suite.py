@@ -13,15 +13,15 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import ten_million
-from benchmarks.bodies import Bodies, ByteBodies
+from benchmarks.bodies import Bodies, ByteBodies, expected_digests
 from benchmarks.calls import Call, CallLog, Job, calls_in
-from benchmarks.measured import complete, timed
+from benchmarks.measured import complete, never_read, timed
 from benchmarks.one import MODULES, parsed
 from benchmarks.processes import watched
 from benchmarks.rounds import ROOT
 from benchmarks.systems.plain_loop import packed
 from benchmarks.table import PAGE, base_of, page, section
-from benchmarks.workloads import MAKERS, Document, Workload, long_tailed, made, w2, w6
+from benchmarks.workloads import MAKERS, Document, Workload, long_tailed, made, w2, w3, w6
 
 
 def documents_of(workload: Workload) -> tuple[int, int, int]:
@@ -38,6 +38,7 @@ def test_the_seeded_documents_stay_the_same() -> None:
     assert found == {
         "w1": (1702, 80_000, 427),
         "w2": (120, 3_000, 162),
+        "w3": (188, 4_830, 427),
         "w4": (320, 10_240, 32),
         "w4_fine": (1_280, 40_960, 32),
         "w6": (40, 500, 60),
@@ -58,6 +59,26 @@ def test_a_setting_is_the_maker_s_or_a_field_or_refused() -> None:
         made("w1", {"bach": 8})
     with pytest.raises(ValueError, match="wants real PDFs"):
         made("w7", {})
+
+
+def test_a_page_spoils_each_large_document() -> None:
+    pages = {document.number: document.pages for document in w3().documents}
+    assert len(w3().poison) == 10
+    assert all(pages[number] > 23 and page == 0 for number, page in w3().poison)
+    assert all(pages[number] == page + 1 for number, page in w3(page="last").poison)
+    assert not w3(page="none").poison
+    with pytest.raises(ValueError, match="expected one of first, random, last, none"):
+        w3(page="second")
+
+
+def test_what_was_never_read_is_a_share_of_the_siblings() -> None:
+    work = Workload("w3", (Document(0, 11), Document(1, 5)), poison=((0, 3),))
+    assert never_read(work, 16) == 0.0
+    assert never_read(work, 8) == 0.8
+    digests = expected_digests(work)
+    assert digests is not None
+    output = {"document": 1, "pages": 5, "ordered": True, "digest": digests[1]}
+    assert complete(work, [output]), "nothing comes of the other"
 
 
 def test_a_system_is_named_with_options_and_settings() -> None:

@@ -97,6 +97,11 @@ class Api:
         with get_client(sync_client=True) as client:
             return client.request("POST", path, json=body).raise_for_status().json()
 
+    def is_deployed(self, name: str, source: str) -> bool:
+        """Whether there is a deployment of this name for the source: not another test's."""
+        found = self.post("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+        return [each["parameters"].get("source") for each in found] == [source]
+
     def delete_schedules(self, deployment: dict[str, Any]) -> None:
         """No test waits for two o'clock, and none may meet it."""
         with get_client(sync_client=True) as client:

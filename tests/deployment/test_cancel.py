@@ -37,8 +37,7 @@ def test_prefects_cancel_command_ends_the_night(
     else:
         host = start(str(ROOT / "examples/serve.py"))
         name = "served"
-        asked = {"deployments": {"name": {"any_": [name]}}}
-        assert wait_until(lambda: bool(api.post("/deployments/filter", asked)), 60)
+        assert wait_until(lambda: api.is_deployed(name, bucket.source), 60)
     deployment = api.get(f"/deployments/name/nightly/{name}")
     api.delete_schedules(deployment)
     before = alive_actors()

@@ -18,7 +18,7 @@ def test_a_worker_runs_the_deployment_and_a_second_run_is_cancelled(
     bucket: Bucket, prefect: Callable[..., str], api: Api
 ) -> None:
     bucket.put_sources(a={"n": 3}, b={"n": 0}, c={"n": 2, "sleep": 1})
-    prefect("work-pool", "create", "nightly", "--type", "process")
+    prefect("work-pool", "create", "nightly", "--type", "process", "--overwrite")
     prefect("--no-prompt", "deploy", "--all")
     deployment = api.get("/deployments/name/nightly/nightly")
     (schedule,) = deployment["schedules"]

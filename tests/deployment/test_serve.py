@@ -41,8 +41,7 @@ def test_it_serves_a_run_that_is_asked_for(bucket: Bucket, start: Start, api: Ap
 
     def deployed() -> bool:
         assert serving.poll() is None
-        found = api.post("/deployments/filter", {"deployments": {"name": {"any_": ["served"]}}})
-        return bool(found)
+        return api.is_deployed("served", bucket.source)
 
     assert wait_until(deployed, 60)
     run = api.run(

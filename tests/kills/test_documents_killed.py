@@ -32,7 +32,7 @@ from rayorch_prefect.workloads.samples import pdf_bytes, scanned_pdf
 from tests.fault_proxy import Rule
 from tests.handed.conftest import Told
 from tests.kills.watched import BATCH, Watch, watched
-from tests.services import Bucket, S3Server, on_moto, on_stores
+from tests.services import Bucket, S3Server, on_moto
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +125,7 @@ def holding(server: S3Server, bucket: Bucket, key: str) -> Rule:
     return server.proxy.on("PUT", f"^{target}([?]|$)", times=1, hold="request")
 
 
-@on_stores
+@on_moto
 async def test_a_reader_and_an_uploader_at_once(nights: Nights, s3_server: S3Server) -> None:
     rule = holding(s3_server, nights.bucket, "out/in/a.pdf.json")
     watch = nights.watch.holding("read in/b.pdf/3")

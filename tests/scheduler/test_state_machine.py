@@ -119,7 +119,7 @@ def quick(examples: int) -> settings:
     )
 
 
-@pytest.mark.parametrize("shard", shards(4))
+@pytest.mark.parametrize("shard", shards(3))
 def test_every_schedule_comes_to_what_the_contract_says(shard: int) -> None:
     tally = Tally()
 

@@ -6,6 +6,7 @@ make bench ARGS="w7 --set pdfs=FOLDER"
 make bench ARGS=table          # docs/benchmarks.md from the results
 make bench ARGS=driver         # what a page Grain costs the driver
 make bench ARGS=rows           # async rows in flight against their bound
+make bench ARGS=row_stop       # how soon a busy worker is told to skip rows
 make bench ARGS=ten_million    # the driver's memory over 100 microbatches
 """
 
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import concurrent_rows, driver_cost, ten_million
+from benchmarks import concurrent_rows, driver_cost, row_stop, ten_million
 from benchmarks.one import pairs
 
 SMALL, LARGE = 80_000, 1_000_000
@@ -65,6 +66,11 @@ def _rows(rounds: int) -> None:
     concurrent_rows.main()
 
 
+def _row_stop(rounds: int) -> None:
+    del rounds
+    row_stop.main()
+
+
 def _ten_million(rounds: int) -> None:
     del rounds
     ten_million.main()
@@ -73,6 +79,7 @@ def _ten_million(rounds: int) -> None:
 OTHERS: dict[str, Callable[[int], None]] = {
     "driver": driver,
     "rows": _rows,
+    "row_stop": _row_stop,
     "ten_million": _ten_million,
     "table": _table,
 }

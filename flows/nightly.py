@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 
 from rayorch_prefect.binding.cancelling import outermost, until_ended
+from rayorch_prefect.binding.control_room import tell_night, watched_night
+from rayorch_prefect.binding.events import PARENT_EVENTS
+from rayorch_prefect.binding.hooks import Hook
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import flow_run_name, open_night
 from rayorch_prefect.binding.progress import logged_progress
@@ -30,7 +34,7 @@ async def run_night(
     destination: str,
     microbatch_size: int = 64,
     max_active_microbatches: int = 2,
-    failure_policy: int = 0,
+    failure_policy: int | str = 0,
     retry_failed: bool = False,
     upload_workers: int = 4,
     ray_address: str | None = None,
@@ -50,12 +54,15 @@ async def run_night(
     max_pending_mb: float | str | None = "auto",
     policy: str = "fifo",
     record: str | None = None,
+    parent_events: int = PARENT_EVENTS,
+    hooks: Mapping[str, str | Hook] | None = None,
 ) -> tuple[State[Any], NightSummary]:
     """Run a night inside an async flow of one's own; its final state and its numbers.
 
     `program` is `module:attribute` or a Program; `source` and `destination` are
     `s3://bucket/prefix/`; `microbatch_size` counts sources; `failure_policy` is how many failed
-    sources still make a Completed state, named PartiallyCompleted; `retry_failed` runs again
+    sources ("3"), or what share ("5%"), still make a Completed state, named PartiallyCompleted, or
+    which failure stops the night ("fail-fast", "stop=UploadFailed"); `retry_failed` runs again
     what failed for good or was published with gaps; `upload_workers` bounds the uploads in
     flight of a microbatch; one upload task run publishes up to `upload_group` parents, or what
     came within 1 s. `upload_runner` "threads" runs them in this process, "ray" on Ray workers.
@@ -77,6 +84,10 @@ async def run_night(
 
     `record` is a folder for a new file with every event of the run, but no value: what it says can
     be replayed and asked (`rayorch-prefect replay`).
+
+    At most `parent_events` Prefect events tell of published parents, and of failed ones; `hooks`
+    are functions, or their names, by `on_parent_published`, `on_parent_failed` and
+    `on_microbatch_end`: each gets what has ended.
 
     One run at a time owns a (destination, program): a second one ends as Failed named
     OwnedElsewhere, its message naming the owner, and takes no source. It takes over from an owner
@@ -119,12 +130,14 @@ async def _whole(night: Night) -> tuple[State[Any], NightSummary]:
     if night.order.dry_run:
         night.settle_open_rows()
         return night.state(), night.summary()
-    async with night.engine_open(), logged_progress(night):
+    async with night.engine_open(), logged_progress(night), watched_night(night):
         await night.run_microbatches(run_microbatch)
     await night.written(write_last_part(night.id))
     await night.publish_table()
     await note_missing(night)
-    return night.state(), night.summary()
+    state = night.state()
+    await tell_night(night, state)
+    return state, night.summary()
 
 
 @flow(name="nightly", persist_result=False)
@@ -134,7 +147,7 @@ async def nightly(
     destination: str,
     microbatch_size: int = 64,
     max_active_microbatches: int = 2,
-    failure_policy: int = 0,
+    failure_policy: int | str = 0,
     retry_failed: bool = False,
     upload_workers: int = 4,
     ray_address: str | None = None,
@@ -154,6 +167,8 @@ async def nightly(
     max_pending_mb: float | str | None = "auto",
     policy: str = "fifo",
     record: str | None = None,
+    parent_events: int = PARENT_EVENTS,
+    hooks: dict[str, str] | None = None,
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.
 
@@ -186,6 +201,8 @@ async def nightly(
         max_pending_mb=max_pending_mb,
         policy=policy,
         record=record,
+        parent_events=parent_events,
+        hooks=hooks,
     )
     if outermost():
         ignore_late_sigterm()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias, cast
 
+from prefect import Task
 from prefect.client.schemas.objects import State
 from prefect.flows import Flow
 from prefect.futures import PrefectConcurrentFuture, PrefectFuture
@@ -30,6 +31,12 @@ async def flow_state(flow: Flow[..., Any], *args: Any, **kwargs: Any) -> State[A
     # Prefect types `return_state` for synchronous flows only.
     run = cast(Callable[..., Awaitable[State[Any]]], flow)
     return await run(*args, **kwargs, return_state=True)
+
+
+async def task_state(task: Task[..., Any], *args: Any) -> State[Any]:
+    """Run an async task on the loop; its final state, also where awaiting it would raise."""
+    run = cast(Callable[..., Awaitable[State[Any]]], task)
+    return await run(*args, return_state=True)
 
 
 async def final_state(future: Upload) -> State[Any]:

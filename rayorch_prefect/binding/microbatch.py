@@ -16,6 +16,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
+from rayorch_prefect.binding.failed_runs import FailedRuns
 from rayorch_prefect.binding.futures import Upload, cut_off, final_states
 from rayorch_prefect.binding.publishing import (
     STAGE,
@@ -25,6 +26,7 @@ from rayorch_prefect.binding.publishing import (
     upload_failure,
 )
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, paths
+from rayorch_prefect.binding.stage_watch import Look
 from rayorch_prefect.binding.states import cancelled, judge, to_state
 from rayorch_prefect.binding.stopping import Stop
 from rayorch_prefect.binding.tallies import check_total, tally
@@ -74,6 +76,8 @@ class Microbatch:
         self.part_written = False
         self.stop = Stop()
         self.flow_run_id = ""
+        self.looked = Look(0.0)
+        self.failed_runs: FailedRuns | None = None
         self._applied: set[Future[Row]] = set()
         self._waiting: dict[int, Parent] = {}
         self._events: asyncio.Queue[Event] | None = None
@@ -180,7 +184,9 @@ class Microbatch:
             else:
                 most = self.night.order.upload_tries
                 tries = tries_of(end, most) if attempts is None else attempts
-                failure = upload_failure(end, self.night.root_domain, tries, stage)
+                failure = self.night.redacted(
+                    upload_failure(end, self.night.root_domain, tries, stage)
+                )
                 failed.append(self._upload_failed(ordinal, taken[ordinal][1], end, failure))
         return _gravest(failed, len(taken)) if failed else stored
 
@@ -203,11 +209,13 @@ class Microbatch:
         await publish_failures(self.rows, key, self.night.manifest)
 
     def state(self) -> State[Any]:
-        """The child's state, judged on its own rows."""
+        """The child's state: its own rows, and what the night's failure policy says so far."""
         counts = tally(self.rows)
         if self.stop.reason:
             return cancelled(counts, self.stop.reason)
-        return to_state(judge(counts, self.night.order.failure_policy, self.night.next(counts)))
+        night = self.night
+        next_step = str(night.next_step(counts))
+        return to_state(judge(counts, night.failure_policy, next_step, night.totals()))
 
     def leave_unprocessed(self, reason: str) -> None:
         """Settle every row that is still open as not processed."""
@@ -221,6 +229,7 @@ class Microbatch:
             first = self.night.sources[self.positions[ordinals[0]]].key
             more = f" and {len(ordinals) - 1} more" if len(ordinals) > 1 else ""
             self.night.uploads += 1
+            self.night.control.uploads_begun(len(ordinals))
             return submit(ordinals, f"{first}{more}")
 
         return submitted
@@ -261,6 +270,8 @@ class Microbatch:
         dropped = parent.outcome is ParentOutcome.DROPPED
         row = self._row(parent, RowOutcome.DROPPED if dropped else RowOutcome.FAILED)
         self._settle(parent.index, row, RowStage.RUNS)
+        if row.failure and self.failed_runs is not None:
+            self.failed_runs.add(row)
         if dropped or (row.failure and row.failure.kind in _RECORDED):
             self._recording.append(asyncio.create_task(self._record(row)))
 
@@ -307,15 +318,13 @@ class Microbatch:
 
     def _settle(self, ordinal: int, row: Row, stage: RowStage = RowStage.WHOLE) -> None:
         assert (stage, row.outcome) in MOVES, f"{stage.value} -> {row.outcome.value}"
-        # The end of an upload may come after its microbatch has stopped waiting for it.
-        if self.night.rows[self.positions[ordinal]] is None:
-            self.night.rows[self.positions[ordinal]] = row
+        self.night.settle(self.positions[ordinal], row, stage)
 
     def _row(self, parent: Parent, outcome: RowOutcome) -> Row:
         return Row(
             source=parent.row,
             outcome=outcome,
-            failure=parent.cause,
+            failure=self.night.redacted(parent.cause) if parent.cause else None,
             missing=paths(parent.gaps),
             children=parent.children,
             attempts=parent.attempts,

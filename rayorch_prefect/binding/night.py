@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -17,8 +18,12 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
+from rayorch_prefect.binding.control_room import ControlRoom
+from rayorch_prefect.binding.failure_policies import FailurePolicy, StoppedAtFailure, Totals
+from rayorch_prefect.binding.hooks import Hook
+from rayorch_prefect.binding.listeners import parent_end
 from rayorch_prefect.binding.microbatch import Microbatch
-from rayorch_prefect.binding.orders import Order, what_next
+from rayorch_prefect.binding.orders import NextStep, Order, what_next
 from rayorch_prefect.binding.ownership import Claim, owning
 from rayorch_prefect.binding.publishing import Shelf
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed
@@ -32,9 +37,12 @@ from rayorch_prefect.errors import EngineClosed, LeaseLost, RayorchError, StoreE
 from rayorch_prefect.execution.cluster import own_sigterm
 from rayorch_prefect.execution.engine import Engine
 from rayorch_prefect.execution.metrics import EngineMetrics
+from rayorch_prefect.model.outcomes import Failure
 from rayorch_prefect.program import Program
 from rayorch_prefect.replay.recorder import new_file
+from rayorch_prefect.replay.redaction import redaction
 from rayorch_prefect.storage import (
+    RowOutcome,
     Source,
     StoreFeatures,
     empty_other_parts,
@@ -73,13 +81,16 @@ class Night:
         program: Program,
         order: Order,
         upload_task: UploadTask | None = None,
+        hooks: Mapping[str, Hook] | None = None,
     ) -> None:
         program.require_publishable()
         plan = program.plan
         self.id = id
         self.program = program
         self.order = order
+        self.failure_policy = FailurePolicy.parse(order.failure_policy)
         self.upload_task = upload_task
+        self.hooks = hooks or {}
         self.shelf = Shelf(order.destination, plan.name, plan.fingerprint)
         self.root_domain = plan.domains[0].name
         self.sources: list[Source] = []
@@ -88,6 +99,7 @@ class Night:
         self.uploads = 0
         self.flow_runs = 1
         self.started_at = time.monotonic()
+        self.control = ControlRoom(self.started_at)
         self.first_upload_at: float | None = None
         self.ended_at: float | None = None
         self.planned = ""
@@ -99,6 +111,12 @@ class Night:
         self.task_runs_missing: int | None = 0
         self.metrics: EngineMetrics | None = None
         self._engine: Engine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._redact = redaction()
+        self._counting = threading.Lock()
+        self._to_run = 0
+        self._failed_now = 0
+        self._failed_before = 0
 
     @property
     def engine(self) -> Engine:
@@ -207,6 +225,8 @@ class Night:
         self.rows = [each.row for each in selection.chosen]
         assert all(row is None or (RowStage.LISTED, row.outcome) in MOVES for row in self.rows)
         self.planned = selection.describe()
+        self._to_run = len(selection.to_run)
+        self._failed_before = sum(row is not None and row.failure is not None for row in self.rows)
         self._cut([] if self.order.dry_run else selection.to_run)
         return {**selection.counts(), "microbatches": len(self.microbatches)}
 
@@ -265,6 +285,7 @@ class Night:
 
     async def run_microbatches(self, run_child: RunChild) -> None:
         """Run every microbatch as a child flow, at most `max_active_microbatches` at a time."""
+        self._loop = asyncio.get_running_loop()
         slots = asyncio.Semaphore(self.order.max_active_microbatches)
 
         async def run_one(batch: Microbatch) -> None:
@@ -330,9 +351,43 @@ class Night:
         """The counts of the rows settled so far."""
         return tally(row for row in self.rows if row is not None)
 
-    def next(self, counts: Tally) -> str:
-        """What to run next, for a state's message."""
+    def next_step(self, counts: Tally) -> NextStep:
+        """What to run next."""
         return what_next(self.order, counts)
+
+    def redacted(self, failure: Failure) -> Failure:
+        """The same failure without the secrets of this process in its message."""
+        return replace(failure, message=self._redact(failure.message))
+
+    def settle(self, position: int, row: Row, stage: RowStage) -> None:
+        """Say what became of a source that was run, from this stage; called from any thread.
+
+        Only the first time counts: an upload may end after its microbatch has given it up.
+        """
+        if self.rows[position] is None:
+            self.rows[position] = row
+            self.control.settled(row, stage is RowStage.WHOLE)
+            with self._counting:
+                self._failed_now += row.outcome is RowOutcome.FAILED
+            if row.outcome in (RowOutcome.PUBLISHED, RowOutcome.FAILED):
+                self.control.tell(parent_end(self.shelf.program, str(self.order.destination), row))
+            if row.failure is not None and self.failure_policy.stops_at(row.failure):
+                self._stop_at(row)
+
+    def _stop_at(self, row: Row) -> None:
+        policy = self.failure_policy.text
+        error = StoppedAtFailure(
+            f"{row.source.key} failed as {row.cause}; failure_policy {policy!r} stops the night"
+        )
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop may be closed
+            self._loop.call_soon_threadsafe(self.break_off, error)
+
+    def totals(self) -> Totals:
+        """What a failure policy looks at, so far; the sources are all that the night will have."""
+        # Counted as they come: a tally of all rows at the end of each microbatch would add up.
+        failed = self._failed_before + self._failed_now
+        return Totals(len(self.sources), failed, self._to_run, self._failed_now)
 
     def state(self) -> State[Any]:
         """The night's state, from the counts. Raises InternalError if they do not add up."""
@@ -342,10 +397,10 @@ class Night:
         if self.order.dry_run:
             return Completed(name=DRY_RUN, message=f"nothing was started. {self.planned}")
         if self.stop.reason:
-            return cancelled(counts, self.stop.reason, self.next(counts))
+            return cancelled(counts, self.stop.reason, str(self.next_step(counts)))
         if not self.sources:
             return Completed(message=f"no sources under {self.order.source}")
-        return to_state(judge(counts, self.order.failure_policy, self.next(counts)))
+        return to_state(judge(counts, self.failure_policy, str(self.next_step(counts))))
 
     def without_sources(self, error: RayorchError) -> State[Any]:
         """The state of a night that took no source: nothing to read, or another run's to do.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
+from rayorch_prefect.binding.hooks import Hook, loaded_hooks
 from rayorch_prefect.binding.loading import load_program
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.orders import Order
@@ -28,7 +29,8 @@ def open_night(program: str | Program, source: str, destination: str, **settings
     """
     order = order_of(program, source, destination, **settings)
     task = loaded_task(settings.get("upload_task"), order.working_dir)
-    return Night(str(_flow_run().id), loaded(program, order.working_dir), order, task)
+    hooks = loaded_hooks(order.hooks, order.working_dir)
+    return Night(str(_flow_run().id), loaded(program, order.working_dir), order, task, hooks)
 
 
 def order_of(
@@ -36,6 +38,7 @@ def order_of(
     source: str,
     destination: str,
     only: Iterable[str] | None = None,
+    hooks: Mapping[str, str | Hook] | None = None,
     upload_task: str | UploadTask | None = None,
     **settings: Any,
 ) -> Order:
@@ -49,6 +52,7 @@ def order_of(
         source=S3Location.parse(source),
         destination=S3Location.parse(destination),
         only=tuple(only or ()),
+        hooks=dict(hooks or {}),
         upload_task=name_of(upload_task),
         **settings,
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
+from rayorch_prefect.binding.events import PARENT_EVENTS
+from rayorch_prefect.binding.failure_policies import FailurePolicy
+from rayorch_prefect.binding.hooks import check_hooks
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.execution.bounds import AUTO, checked_bound
@@ -45,6 +48,7 @@ _SAID_AGAIN = (
     "lease_seconds",
     "policy",
     "record",
+    "parent_events",
 )
 
 
@@ -53,19 +57,21 @@ class Order:
     """The settings of one night.
 
     `program` is the name it was asked by (`module:attribute`), empty for a Program object.
-    `microbatch_size` counts sources; `failure_policy` counts tolerated failed sources;
-    `upload_workers` bounds the uploads in flight of one microbatch; one upload task run publishes
-    up to `upload_group` parents, in threads of the flow's process or on Ray workers, as
-    `upload_runner` says. `ray_address` None means the initialised Ray, or RAY_ADDRESS, or
-    a local one. `only` narrows the sources to these keys or URIs, `limit` bounds how many of them
-    run; `force` ignores the ledger; `dry_run` only plans; `allow_empty` takes an empty prefix.
-    `working_dir` is a folder of modules that Ray brings to its workers, `runtime_env` what else
-    it gives them. `upload_task` names a task that uploads in place of ours (`module:attribute`,
-    empty for a Task object without a name). Another run may take over `lease_seconds` after this
-    one's last sign of life. An upload is tried up to `upload_tries` times while the store is
-    unavailable, with growing gaps. `max_pending` and `max_pending_mb` are the Engine's bounds,
-    `policy` is the name of its policy.
-    `record` is a folder for a recording of the run's events.
+    `microbatch_size` counts sources; `failure_policy` says which failures are tolerated, in the
+    words of `FailurePolicy.parse`; `upload_workers` bounds the uploads in flight of one
+    microbatch; one upload task run publishes up to `upload_group` parents, in threads of the
+    flow's process or on Ray workers, as `upload_runner` says. `ray_address` None means the
+    initialised Ray, or RAY_ADDRESS, or a local one. `only` narrows the sources to these keys or
+    URIs, `limit` bounds how many of them run; `force` ignores the ledger; `dry_run` only plans;
+    `allow_empty` takes an empty prefix. `working_dir` is a folder of modules that Ray brings to
+    its workers, `runtime_env` what else it gives them. `upload_task` names a task that uploads in
+    place of ours (`module:attribute`, empty for a Task object without a name). Another run may
+    take over `lease_seconds` after this one's last sign of life. An upload is tried up to
+    `upload_tries` times while the store is unavailable, with growing gaps. `max_pending` and
+    `max_pending_mb` are the Engine's bounds, `policy` is the name of its policy. `record` is a
+    folder for a recording of the run's events. At most `parent_events` Prefect events are emitted
+    of published parents, and of failed ones; `hooks` are functions, or their names, by the names
+    in `HOOKS`.
     """
 
     program: str
@@ -73,7 +79,7 @@ class Order:
     destination: S3Location
     microbatch_size: int = 64
     max_active_microbatches: int = 2
-    failure_policy: int = 0
+    failure_policy: int | str = 0
     retry_failed: bool = False
     upload_workers: int = 4
     ray_address: str | None = None
@@ -93,6 +99,8 @@ class Order:
     max_pending_mb: float | str | None = AUTO
     policy: str = FIFO
     record: str | None = None
+    parent_events: int = PARENT_EVENTS
+    hooks: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Raises UsageError, naming the setting and what would be right."""
@@ -115,11 +123,10 @@ class Order:
                 f"lease_seconds is {self.lease_seconds:g}; expected at least {SHORTEST_LEASE:g}, "
                 "as stores tell the time in whole seconds"
             )
-        if self.failure_policy < 0:
-            raise UsageError(
-                f"failure_policy is {self.failure_policy}; expected the number of failed "
-                "sources to tolerate, 0 for none"
-            )
+        if self.parent_events < 0:
+            raise UsageError(f"parent_events is {self.parent_events}; expected 0 or more")
+        FailurePolicy.parse(self.failure_policy)
+        check_hooks(self.hooks)
         checked_bound(self.max_pending, self.max_pending_mb)
         policy_of(self.policy)
         if self.record is not None:
@@ -127,30 +134,46 @@ class Order:
         refuse_nested(self.source, self.destination)
         self.worker_environment()
 
+    def shown(self) -> list[tuple[str, object]]:
+        """The settings by name, without those that may hold a secret."""
+        return [(each.name, getattr(self, each.name)) for each in fields(self) if each.repr]
+
     def worker_environment(self) -> dict[str, Any]:
         """Ray's runtime_env for this night. Raises UsageError."""
         return environment(self.working_dir, self.runtime_env)
 
 
-def what_next(order: Order, counts: Tally) -> str:
-    """What to run next, empty if nothing is left to do."""
+class NextStep(NamedTuple):
+    """What to do after a night, and the one command to run then; both empty if nothing is left."""
+
+    advice: str = ""
+    command: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.advice}: {self.command}" if self.command else ""
+
+
+def what_next(order: Order, counts: Tally) -> NextStep:
+    """What to run next."""
     left = counts.failed - counts.remembered + counts.not_processed
     if not left and not counts.remembered and not counts.with_gaps:
-        return ""
+        return NextStep()
     again = _again(order, retry_failed=False)
     retry = _again(order, retry_failed=True)
     if counts.broken_off:
-        return f"run the same again, published sources are skipped: {again}"
+        return NextStep("run the same again, published sources are skipped", again)
     if counts.failed and set(counts.by_kind) == {Kind.UPLOAD_FAILED}:
-        return (
+        advice = (
             "look at the store, then run the same again; sources whose upload failed are computed "
-            f"again, as their values are not kept: {again}"
+            "again, as their values are not kept"
         )
+        return NextStep(advice, again)
     if counts.failed:
-        return f"mend or remove the failed sources, or mend the program, then: {retry}"
+        advice = "mend or remove the failed sources, or mend the program, then"
+        return NextStep(advice, retry)
     if counts.left_out:
-        return f"to run the sources that were left out: {again}"
-    return f"to run the sources with gaps again: {retry}"
+        return NextStep("to run the sources that were left out", again)
+    return NextStep("to run the sources with gaps again", retry)
 
 
 def _again(order: Order, retry_failed: bool) -> str:

@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from prefect.logging import get_run_logger
 
-from rayorch_prefect.binding.night import Night
+if TYPE_CHECKING:
+    from rayorch_prefect.binding.night import Night
 
 LOG_SECONDS = 10.0
 

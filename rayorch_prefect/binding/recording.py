@@ -76,7 +76,9 @@ async def _missing(night: Night) -> int | None:
 
 
 def _expected(night: Night) -> int:
-    return night.uploads + sum(batch.part_written for batch in night.microbatches)
+    batches = night.microbatches
+    shown = sum(batch.failed_runs.begun for batch in batches if batch.failed_runs)
+    return night.uploads + shown + sum(batch.part_written for batch in batches)
 
 
 def _question(night_id: str) -> dict[str, Any]:

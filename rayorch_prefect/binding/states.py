@@ -8,10 +8,12 @@ from typing import Any
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
+from rayorch_prefect.binding.failure_policies import FailurePolicy, Totals
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import RayorchError
 from rayorch_prefect.model.outcomes import Kind
 
+NONE_TOLERATED = FailurePolicy()
 PARTIALLY_COMPLETED = "PartiallyCompleted"
 
 
@@ -28,16 +30,21 @@ class Verdict:
     message: str
 
 
-def judge(counts: Tally, failure_policy: int = 0, what_next: str = "") -> Verdict:
+def judge(
+    counts: Tally,
+    policy: FailurePolicy = NONE_TOLERATED,
+    what_next: str = "",
+    night: Totals | None = None,
+) -> Verdict:
     """Judge counts: Completed, PartiallyCompleted, or Failed under the gravest kind's name.
 
-    `failure_policy` counts the failed rows that are tolerated; a ContractError never is.
-    Rows that were not processed make it Failed whatever the policy says, but for those that the
-    user's own limit left out.
+    `policy` says which failures are tolerated, of the whole `night` where these are the counts of
+    a part of it; a ContractError never is. Rows that were not processed make it Failed whatever
+    the policy says, but for those that the user's own limit left out.
     """
-    completed = _tolerated(counts, failure_policy)
-    name = _completed_name(counts) if completed else _failed_name(counts)
-    return Verdict(completed, name, _message(counts, failure_policy, what_next))
+    completed = _tolerated(counts, policy, night or Totals.of(counts))
+    name = _completed_name(counts) if completed else _failed_name(counts, policy)
+    return Verdict(completed, name, _message(counts, policy, what_next))
 
 
 def to_state(verdict: Verdict) -> State[Any]:
@@ -53,29 +60,33 @@ def cancelled(counts: Tally, reason: str, what_next: str = "") -> State[Any]:
     return Cancelled(message=". ".join(part.rstrip(".") for part in said) + ".")
 
 
-def _tolerated(counts: Tally, failure_policy: int) -> bool:
+def _tolerated(counts: Tally, policy: FailurePolicy, night: Totals) -> bool:
     contract = counts.by_kind.get(Kind.CONTRACT_ERROR, 0)
-    return not counts.broken_off and not contract and counts.failed <= failure_policy
+    if counts.broken_off or contract or policy.stopped_by(counts):
+        return False
+    return not counts.failed or policy.tolerates(night)
 
 
 def _completed_name(counts: Tally) -> str | None:
     return PARTIALLY_COMPLETED if counts.failed or counts.with_gaps else None
 
 
-def _failed_name(counts: Tally) -> str | None:
-    # A run that broke off says nothing of a kind, unless the program itself is at fault.
+def _failed_name(counts: Tally, policy: FailurePolicy) -> str | None:
+    # A run that broke off says nothing of a kind, unless the program itself is at fault, or the
+    # failure is what it broke off for.
     gravest = counts.gravest
-    if gravest is None or (counts.broken_off and gravest is not Kind.CONTRACT_ERROR):
+    told = gravest is Kind.CONTRACT_ERROR or policy.stopped_by(counts)
+    if gravest is None or (counts.broken_off and not told):
         return None
     return gravest.value
 
 
-def _message(counts: Tally, failure_policy: int, what_next: str) -> str:
+def _message(counts: Tally, policy: FailurePolicy, what_next: str) -> str:
     parts = [str(counts)]
     if counts.failed:
         kinds = sorted(counts.by_kind, key=lambda kind: kind.gravity)
         listed = ", ".join(f"{counts.by_kind[kind]} {kind.value}" for kind in kinds)
-        parts.append(f"failed by kind: {listed}; tolerated: {failure_policy}")
+        parts.append(f"failed by kind: {listed}; tolerated: {policy.text}")
     if counts.causes:
         parts.append("first causes: " + " | ".join(counts.causes))
     if counts.reasons:

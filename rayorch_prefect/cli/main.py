@@ -151,6 +151,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run.add_argument("--destination", required=True, metavar="S3_URL", help="s3://bucket/out/")
     _add_numbers(run)
     _add_choices(run)
+    _add_ends(run)
     _add_environment(run)
 
 
@@ -161,7 +162,7 @@ def _add_numbers(run: argparse.ArgumentParser) -> None:
         ("--upload-workers", 4, 1, "uploads in flight per microbatch"),
         ("--upload-group", 1, 1, "parents per upload task run, closed after 1 s"),
         ("--upload-tries", 4, 1, "tries of an upload while the store is unavailable"),
-        ("--failure-policy", 0, 0, "how many failed sources still count as Completed"),
+        ("--parent-events", 1000, 0, "Prefect events of published sources, and of failed ones"),
         ("--lease-seconds", 60, 4, "silence after which another run may take over"),
     ):
         run.add_argument(
@@ -213,6 +214,32 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="only this source, by its whole key or s3:// URI (may be given again)",
     )
+
+
+def _add_ends(run: argparse.ArgumentParser) -> None:
+    run.add_argument(
+        "--failure-policy",
+        default="0",
+        metavar="POLICY",
+        help='failed sources that still count as Completed, "3" or "5%%" (default 0); "fail-fast" '
+        'or "stop=KIND" (or a type) ends the night at the first; several with commas',
+    )
+    run.add_argument(
+        "--hook",
+        action="append",
+        type=_hook,
+        dest="hooks",
+        metavar="NAME=MODULE:ATTRIBUTE",
+        help="call this function on_parent_published, on_parent_failed or on_microbatch_end (may "
+        "be given again)",
+    )
+
+
+def _hook(text: str) -> tuple[str, str]:
+    name, found, function = text.partition("=")
+    if not found or not function:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=MODULE:ATTRIBUTE")
+    return name, function
 
 
 def _add_environment(run: argparse.ArgumentParser) -> None:

@@ -23,6 +23,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_API_PORT
 from prefect.utilities.urls import url_for
 
 from rayorch_prefect.binding.futures import flow_state
+from rayorch_prefect.binding.hooks import loaded_hooks
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import loaded, order_of
 from rayorch_prefect.binding.orders import Order
@@ -66,6 +67,7 @@ _SETTINGS = (
     "upload_tries",
     "policy",
     "record",
+    "parent_events",
 )
 
 
@@ -81,6 +83,7 @@ def run(asked: argparse.Namespace) -> int:
     program = loaded(order.program, order.working_dir)
     program.require_publishable()
     loaded_task(order.upload_task, order.working_dir)
+    loaded_hooks(order.hooks, order.working_dir)
     if order.dry_run:
         return _show_selection(order, program)
     with _unwound_on_sigterm(), _api() as server:
@@ -121,7 +124,7 @@ def _wait_for_records(server: PrefectServer, night: Night) -> None:
 
 
 def _settings(asked: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(asked, name) for name in _SETTINGS}
+    return {name: getattr(asked, name) for name in _SETTINGS} | {"hooks": dict(asked.hooks or ())}
 
 
 def _show_selection(order: Order, program: Program) -> int:

@@ -17,6 +17,7 @@ from rayorch_prefect.storage.objects import Artifact
 from rayorch_prefect.storage.open_uploads import sweep_uploads
 from rayorch_prefect.storage.probing import StoreFeatures, probe
 from rayorch_prefect.storage.publishing import Published, publish
+from rayorch_prefect.storage.reports import report_uri, write_report
 from rayorch_prefect.storage.row_outcomes import RowOutcome
 from rayorch_prefect.storage.source import Source
 from rayorch_prefect.storage.stamps import find_published
@@ -48,9 +49,11 @@ __all__ = [
     "read_manifest",
     "refuse_empty",
     "refuse_nested",
+    "report_uri",
     "standing",
     "state_location",
     "subtract",
     "sweep_uploads",
     "write_part",
+    "write_report",
 ]

@@ -55,7 +55,9 @@ def status_of(arguments: list[str]) -> int:
         (run_with(runtime_env='{"pip": [}'), "it is not JSON: Expecting value"),
         (run_with(runtime_env="pyproject.toml"), "pyproject.toml is not JSON"),
         (run_with(record="pyproject.toml/x"), "expected a folder that can be written to, and"),
-        (run_with(failure_policy="some"), "'some' is not a whole number from 0 up"),
+        (run_with(failure_policy="some"), "failure_policy is 'some'; expected a number"),
+        (run_with(hook="on_night=x:y"), "hook 'on_night': expected one of"),
+        (run_with(hook="on_night"), "'on_night' is not NAME=MODULE:ATTRIBUTE"),
         (run_with(program="no_such_module:x"), "module no_such_module does not import"),
         (run_with(program="tests.binding.programs:nope"), "has no attribute nope"),
         (

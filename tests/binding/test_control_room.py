@@ -1,0 +1,88 @@
+"""What a night leaves in Prefect: artifacts and task runs that tell how it ended, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rayorch_prefect.binding.prefect_server import PrefectServer
+from rayorch_prefect.storage import S3Location
+from rayorch_prefect.storage.objects import get_object
+from tests.binding.conftest import Ended, RunNightly
+from tests.binding.test_night import ask, children_of
+from tests.services import Bucket
+
+
+def artifacts(server: PrefectServer, flow_run_id: str, type: str) -> list[dict[str, Any]]:
+    body = {"artifacts": {"flow_run_id": {"any_": [flow_run_id]}, "type": {"any_": [type]}}}
+    return list(ask(server, "/artifacts/filter", body))
+
+
+def failed_runs(server: PrefectServer, flow_run_ids: list[str]) -> dict[str, str]:
+    """State name by task run name."""
+    body = {
+        "flow_runs": {"id": {"any_": flow_run_ids}},
+        "task_runs": {"state": {"type": {"any_": ["FAILED"]}}},
+    }
+    return {run["name"]: run["state_name"] for run in ask(server, "/task_runs/filter", body)}
+
+
+async def test_a_night_is_seen_and_understood_in_prefect(
+    bucket: Bucket,
+    prefect_server: PrefectServer,
+    run_nightly: RunNightly,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MAIL_PASSWORD", "spoils all")
+    bucket.put_sources(
+        a={"n": 3}, b={"n": 5, "spoilt": 2}, c={"fail": "Encrypted"}, d={"n": 4, "sleep": 0.3}
+    )
+
+    ended = await run_nightly(microbatch_size=2)
+
+    first, second = (run["id"] for run in children_of(prefect_server, ended.night.id))
+    for run_id in (first, second):
+        (progress,) = artifacts(prefect_server, run_id, "progress")
+        assert (progress["key"], progress["data"]) == ("progress-joined-microbatch", 100.0)
+        assert "2 of 2 done: 2 sources: 1 published, 1 failed" in progress["description"]
+        (summary,) = artifacts(prefect_server, run_id, "markdown")
+        assert summary["key"] == "summary-joined-microbatch"
+        assert "| published | 1 |" in summary["data"]
+    assert failed_runs(prefect_server, [first, second]) == {
+        "failed in/b.json": "GroupFailure",
+        "failed in/c.json": "RecordFailure",
+    }
+    (summary,) = artifacts(prefect_server, ended.night.id, "markdown")
+    assert (summary["key"], summary["description"]) == (
+        "summary-joined",
+        "GroupFailure: 4 sources: 2 published, 2 failed, 0 dropped, 0 skipped, 0 not processed",
+    )
+    text = summary["data"]
+    assert "| failed | 2 |" in text
+    assert "in/b.json: GroupFailure\\[Spoilt\\] in stage Work at child 2" in text
+    assert " --retry-failed\n```" in text
+    check_stages(text)
+    check_report(ended, text)
+
+
+def check_stages(text: str) -> None:
+    lines = {line.split(" | ")[0]: line.split(" | ") for line in text.splitlines()}
+    assert lines["| Work"][1:3] == ["child", "1"]
+    # Children of a barred parent may not have been sent at all.
+    assert 8 <= int(lines["| Work"][4]) <= 12
+    assert lines["| Work"][6] != "0%"
+    assert "Busiest: " in text
+
+
+def check_report(ended: Ended, summary: str) -> None:
+    uri = f"{ended.night.manifest}report.html"
+    assert uri in summary
+    location = S3Location.parse(ended.night.manifest)
+    content = get_object(location, f"{location.prefix}report.html")
+    assert content is not None
+    page = content.decode()
+    assert "<h1>joined, night: GroupFailure</h1>" in page
+    assert "<polygon" in page
+    assert ">in/b.json</td><td>Work</td><td>2</td>" in page
+    assert "spoils all" not in page + summary

@@ -145,11 +145,10 @@ def test_next_quotes_for_the_shell() -> None:
 
 
 def test_next_repeats_what_was_set_and_nothing_else() -> None:
-    asked = replace(order(), upload_group=8, only=("in/a b",), limit=3, force=True)
+    asked = replace(order(), upload_group=8, policy="canary", only=("in/a b",), limit=3, force=True)
     command = str(what_next(asked, tally([stopped("a")])))
-    assert command.endswith("--destination s3://lake/out/ --upload-group 8 --only 'in/a b'"), (
-        command
-    )
+    told = "--destination s3://lake/out/ --upload-group 8 --policy canary --only 'in/a b'"
+    assert command.endswith(told), command
 
 
 def test_a_kind_that_says_it_all_is_not_said_twice() -> None:
@@ -170,6 +169,7 @@ def test_counts_must_add_up() -> None:
         ("max_active_microbatches", 0),
         ("upload_workers", -1),
         ("failure_policy", -1),
+        ("policy", "newest"),
     ],
 )
 def test_order_refuses_wrong_numbers(setting: str, value: int) -> None:

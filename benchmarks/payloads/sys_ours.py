@@ -86,5 +86,5 @@ def run(wl: Any, run_dir: str, **options: Any) -> dict[str, Any]:
             (engine.bound.bytes or 0) / 2**20,
             metrics.peak_pending_mb,
         )
-        result["fill"] = {call.stage: round(call.fill, 3) for call in metrics.calls}
+        result["fills"] = {call.stage: round(call.fill, 3) for call in metrics.calls}
         return result

@@ -20,7 +20,10 @@ OUTCOME_MOVES = {
     (Outcome.PENDING, Outcome.PRESENT): "its Grain committed, or it follows from PRESENT ones",
     (Outcome.PENDING, Outcome.DROPPED): "a mask is false, or what it needs is DROPPED",
     (Outcome.PENDING, Outcome.FAILED): "its own Grain failed for good",
-    (Outcome.PENDING, Outcome.SUPPRESSED): "what it needs failed, or its group is barred",
+    (
+        Outcome.PENDING,
+        Outcome.SUPPRESSED,
+    ): "what it needs failed, its group is barred, or its parent is doomed",
 }
 """How an Item settles: once."""
 

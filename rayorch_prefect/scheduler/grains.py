@@ -20,11 +20,13 @@ MOVES = {
     (Phase.WAITING, Phase.READY): "all inputs are PRESENT",
     (Phase.WAITING, Phase.ENDED): "an input is not PRESENT, or nothing needs it any more",
     (Phase.READY, Phase.IN_FLIGHT): "sent to a worker in a batch",
-    (Phase.READY, Phase.ENDED): "its group is barred, or nothing needs it any more",
+    (Phase.READY, Phase.ENDED): "its group is barred, or its parent is doomed",
     (Phase.IN_FLIGHT, Phase.READY): "its attempt failed (the generation is raised), or its batch "
     "was taken back or its row skipped",
-    (Phase.IN_FLIGHT, Phase.ENDED): "committed, failed for good, or barred (its row is dropped "
-    "later)",
+    (
+        Phase.IN_FLIGHT,
+        Phase.ENDED,
+    ): "committed, failed for good, barred or doomed (its row is dropped later)",
 }
 """What moves a Grain from one phase to another; nothing else does."""
 

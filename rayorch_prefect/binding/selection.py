@@ -110,6 +110,18 @@ def select(order: Order, shelf: Shelf) -> Selection:
     if not order.force:
         unknown = [source for source in sources if (source.uri, source.pin) not in entries]
         entries = {**entries, **shelf.found(unknown)}
+    return _selected(order, sources, held, entries)
+
+
+def looked_up(order: Order, held: Entries) -> Selection:
+    """What `select` would say of the order if the ledger had the entries `held`; writes nothing.
+
+    Raises as `select` does.
+    """
+    return _selected(order, _listed(order), held, standing(held))
+
+
+def _selected(order: Order, sources: list[Source], held: Entries, entries: Entries) -> Selection:
     settled = _settled({} if order.force else entries, sources, order.retry_failed)
     known = {uri for uri, _ in (*held, *entries)}
     chosen = [

@@ -1,9 +1,10 @@
-"""`rayorch-prefect`: run a program as a night, print its Plan, simulate or replay a run.
+"""`rayorch-prefect`: run a program as a night, look at what it left, simulate or replay a run.
 
 Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it failed or a store,
 cluster or Prefect server refused (a bucket that is not there too), 2 for what was asked wrongly: an
 argument, a name that no store takes, a Program that is none, a key or prefix without sources; 143
-if SIGTERM ended it, 130 if Ctrl-C did or it was cancelled through Prefect.
+if SIGTERM ended it, 130 if Ctrl-C did or it was cancelled through Prefect. `status` ends with 1
+where something has failed or is left.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from rayorch_prefect.cli.looking_arguments import add_program, add_status
 from rayorch_prefect.cli.simulate_arguments import add_simulate
 from rayorch_prefect.errors import ProgramError, RayorchError, UsageError
 
@@ -87,7 +89,19 @@ def _replay(asked: argparse.Namespace) -> int:
     return replay(asked)
 
 
-_COMMANDS = {"run": _run, "plan": _plan, "simulate": _simulate, "replay": _replay}
+def _status(asked: argparse.Namespace) -> int:
+    from rayorch_prefect.cli.status import status
+
+    return status(asked)
+
+
+_COMMANDS = {
+    "run": _run,
+    "status": _status,
+    "plan": _plan,
+    "simulate": _simulate,
+    "replay": _replay,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,8 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, help="print the version and leave")
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(_COMMANDS))
     _add_run(commands)
+    add_status(commands)
     plan = commands.add_parser("plan", help="print a program's compiled Plan")
-    _add_program(plan)
+    add_program(plan)
     add_simulate(commands)
     _add_replay(commands)
     return parser
@@ -130,15 +145,6 @@ def _add_replay(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
 
 
-def _add_program(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--program",
-        required=True,
-        metavar="MODULE:ATTRIBUTE",
-        help="such as rayorch_prefect.workloads.documents:documents",
-    )
-
-
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run = commands.add_parser(
         "run",
@@ -146,7 +152,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         description="S3 by boto3's credential chain and AWS_ENDPOINT_URL; Ray by RAY_ADDRESS, "
         "else a local one; Prefect by PREFECT_API_URL or profile, else a local server.",
     )
-    _add_program(run)
+    add_program(run)
     run.add_argument("--source", required=True, metavar="S3_URL", help="s3://bucket/in/")
     run.add_argument("--destination", required=True, metavar="S3_URL", help="s3://bucket/out/")
     _add_numbers(run)

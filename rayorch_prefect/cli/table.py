@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rayorch_prefect.binding.selection import Selection
 from rayorch_prefect.binding.summaries import NightSummary
 
@@ -25,6 +27,11 @@ def summary_lines(summary: NightSummary) -> list[str]:
         ("manifest", summary.manifest),
         *_missing(summary.task_runs_missing),
     ]
+    return aligned(cells)
+
+
+def aligned(cells: Sequence[tuple[str, object]]) -> list[str]:
+    """One `label  value` line each, the values below each other."""
     width = max(len(label) for label, _ in cells)
     return [f"{label:<{width}}  {value}" for label, value in cells]
 

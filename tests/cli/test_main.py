@@ -34,7 +34,7 @@ def status_of(arguments: list[str]) -> int:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "the following arguments are required: run|plan|simulate|replay"),
+        ([], "the following arguments are required: run|status|plan|simulate|replay"),
         (["dance"], "invalid choice: 'dance'"),
         (run_with(source=None), "required: --source"),
         (run_with(source="/tmp/in"), "'/tmp/in' is not an S3 location; expected s3://"),
@@ -69,6 +69,11 @@ def status_of(arguments: list[str]) -> int:
         (run_with(program="tests.binding.programs:"), "expected module:attribute"),
         (run_with(program="tests.binding.programs:below_the_root"), "one output on the root"),
         (["plan", "--program", "nowhere:x"], "module nowhere does not import"),
+        (
+            ["status", "--program", "nowhere:x", "--destination", "s3://lake/out/"],
+            "nowhere does not",
+        ),
+        (["status", "--program", GOOD["--program"], "--destination", "out"], "not an S3 location"),
     ],
 )
 def test_wrong_arguments_give_one_line(

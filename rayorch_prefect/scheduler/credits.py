@@ -31,6 +31,9 @@ MIB = 1 << 20
 UNKNOWN_BYTES = 8 * MIB
 UNKNOWN_CHILDREN = 16
 
+# The guess for a batch that would only wait: it gains little, and its values may be large.
+UNKNOWN_AHEAD_BYTES = 32 * MIB
+
 # Grains that an estimate remembers.
 _MEMORY = 1024
 
@@ -88,6 +91,10 @@ class _Measure:
             return
         self.each[call] = each = made / grains
         self._reserved[call] = min(self._round[call] * each, self._most_reserved)
+
+    def is_guess(self, call: int) -> bool:
+        """Whether no Grain of a Call has ended yet that would tell what one makes."""
+        return not self._grains[call]
 
     def load(self, call: int) -> float:
         """What is pending, and the rounds of the Calls after this one."""
@@ -150,6 +157,8 @@ class Credits:
             [_bytes_unknown(bound, pools[call.pool]) for call in plan.calls],
         )
         self._bounding = [one for one in (self.bytes, self.values) if one.bounds]
+        self._counts = counts.calls
+        self._bytes_bound = math.inf if bound.bytes is None else bound.bytes
         self._past = 1
         self._open_to, self._open_for = -1, 0
         self._held_then: tuple[int, int] | None = None
@@ -161,6 +170,14 @@ class Credits:
         for measure in self._bounding:
             want = min(want, measure.room(call, want))
         return want
+
+    def room_ahead(self, call: int, want: int) -> bool:
+        """Whether a batch of so many Grains may go to wait at a worker that has one."""
+        if self.bytes.is_guess(call):
+            guess = (self._counts[call].in_flight + want) * UNKNOWN_AHEAD_BYTES
+            if guess > self._bytes_bound:
+                return False
+        return self.room(call, want) == want
 
     def open_to(self, call: int, grains: int) -> None:
         """So many Grains of a Call go past the bound; 0: no more."""

@@ -159,7 +159,7 @@ class Dispatcher:
             while self._workers.spare[pool.id] and not self._breakers.is_open(call.id):
                 if self._counts.calls[call.id].ready < pool.batch_size:
                     break
-                if self._credits.room(call.id, pool.batch_size) < pool.batch_size:
+                if not self._credits.room_ahead(call.id, pool.batch_size):
                     break
                 ranges = self._queues.reserve_full(call.id, pool.batch_size)
                 if not ranges:

@@ -68,11 +68,11 @@ def test_bytes_bound_all_stages_together() -> None:
     steps = pages_read(named("Render", batch_size=1, replicas=5), named("Read", batch_size=1))
     scene = bounded(steps, Bound(bytes=80 * MIB))
     scene.admit(1, [30])
-    assert len(scene.sent) == 80 // 8
-    for _ in range(10):
+    assert len(scene.sent) == 5
+    for _ in range(5):
         made(scene, scene.take("Render"), 25 * MIB)
     assert not scene.ranges("Render")
-    for _ in range(7):
+    for _ in range(2):
         made(scene, scene.take("Read"), 10)
         assert not scene.ranges("Render"), "75 MiB and a few bytes: no room for 25 more"
     made(scene, scene.take("Read"), 10)
@@ -85,6 +85,16 @@ def test_a_guess_keeps_no_worker_idle() -> None:
     scene.admit(1, [5000])
     assert len({order.worker for order in scene.sent}) == 64
     assert {order.rows for order in scene.sent} == {16}
+
+
+def test_before_a_size_is_known_nothing_waits_at_workers() -> None:
+    """A first round of large values must not be two."""
+    render = named("Render", batch_size=8, replicas=4)
+    scene = bounded(pages_read(render, named("Read", batch_size=8)), Bound(bytes=600 * MIB))
+    scene.admit(1, [200])
+    assert sorted(order.worker for order in scene.sent) == [1, 2, 3, 4]
+    made(scene, scene.take("Render"), *[1000] * 8)
+    assert len(scene.ranges("Render")) == 3 + 5, "now that they are small, two at each"
 
 
 def test_what_is_nearer_to_completion_has_room_kept_for_it() -> None:

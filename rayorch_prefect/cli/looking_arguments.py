@@ -38,6 +38,29 @@ def add_status(commands: Any) -> None:
     _add_json(parser, "all of it as JSON, with every source that is left")
 
 
+def add_doctor(commands: Any) -> None:
+    """The subcommand's arguments."""
+    parser = commands.add_parser(
+        "doctor",
+        help="whether a night would find what it needs here, and what to do if not",
+        description="One line a check (ok, warning or problem): versions, memory, Ray by "
+        "RAY_ADDRESS, Prefect by PREFECT_API_URL or profile, and the store.",
+        epilog="Exit status: 0; 1 if there is a problem; 2 for what was asked wrongly.",
+    )
+    parser.add_argument(
+        "--destination",
+        metavar="S3_URL",
+        help="s3://bucket/out/: see which rights there are and what the store honours, by a few "
+        "small objects under _rayorch/probe/ that are removed again",
+    )
+    parser.add_argument(
+        "--start-ray",
+        action="store_true",
+        help="without RAY_ADDRESS, start a local Ray, as a night would, and end it",
+    )
+    _add_json(parser, "the checks as JSON")
+
+
 def _add_working_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--working-dir", metavar="DIR", help="folder of the program's modules")
 

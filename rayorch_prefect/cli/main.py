@@ -4,7 +4,7 @@ Exit status: 0 if the night ended Completed (PartiallyCompleted too), 1 if it fa
 cluster or Prefect server refused (a bucket that is not there too), 2 for what was asked wrongly: an
 argument, a name that no store takes, a Program that is none, a key or prefix without sources; 143
 if SIGTERM ended it, 130 if Ctrl-C did or it was cancelled through Prefect. `status` ends with 1
-where something has failed or is left.
+where something has failed or is left, `doctor` where it finds a problem.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from rayorch_prefect.cli.looking_arguments import add_program, add_status
+from rayorch_prefect.cli.looking_arguments import add_doctor, add_program, add_status
 from rayorch_prefect.cli.simulate_arguments import add_simulate
 from rayorch_prefect.errors import ProgramError, RayorchError, UsageError
 
@@ -95,9 +95,16 @@ def _status(asked: argparse.Namespace) -> int:
     return status(asked)
 
 
+def _doctor(asked: argparse.Namespace) -> int:
+    from rayorch_prefect.cli.doctor import doctor
+
+    return doctor(asked)
+
+
 _COMMANDS = {
     "run": _run,
     "status": _status,
+    "doctor": _doctor,
     "plan": _plan,
     "simulate": _simulate,
     "replay": _replay,
@@ -113,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(_COMMANDS))
     _add_run(commands)
     add_status(commands)
+    add_doctor(commands)
     plan = commands.add_parser("plan", help="print a program's compiled Plan")
     add_program(plan)
     add_simulate(commands)

@@ -34,7 +34,7 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None = None) -
     refuse_client(target)
     if ray.is_initialized():
         return False
-    _require_answer(target)
+    require_answer(target)
     with own_sigterm():
         try:
             ray.init(address=target, runtime_env=runtime_env or None, **_local_options(target))
@@ -62,8 +62,11 @@ def refuse_client(address: str | None) -> None:
         )
 
 
-def _require_answer(target: str | None) -> None:
-    """Ray itself tries for minutes, and says so only in its own log."""
+def require_answer(target: str | None) -> None:
+    """Raise ClusterError if nothing listens at a `host:port`; other addresses are not asked.
+
+    Ray itself tries for minutes, and says so only in its own log.
+    """
     host, _, port = (target or "").rpartition(":")
     if not host or not port.isdecimal():
         return  # "auto", "local" or none: no address of a cluster

@@ -34,7 +34,7 @@ def status_of(arguments: list[str]) -> int:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "the following arguments are required: run|status|plan|simulate|replay"),
+        ([], "the following arguments are required: run|status|doctor|plan|simulate|replay"),
         (["dance"], "invalid choice: 'dance'"),
         (run_with(source=None), "required: --source"),
         (run_with(source="/tmp/in"), "'/tmp/in' is not an S3 location; expected s3://"),
@@ -74,6 +74,7 @@ def status_of(arguments: list[str]) -> int:
             "nowhere does not",
         ),
         (["status", "--program", GOOD["--program"], "--destination", "out"], "not an S3 location"),
+        (["doctor", "--destination", "out"], "not an S3 location"),
     ],
 )
 def test_wrong_arguments_give_one_line(

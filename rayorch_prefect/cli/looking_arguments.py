@@ -38,6 +38,23 @@ def add_status(commands: Any) -> None:
     _add_json(parser, "all of it as JSON, with every source that is left")
 
 
+def add_report(commands: Any) -> None:
+    """The subcommand's arguments."""
+    parser = commands.add_parser(
+        "report",
+        help="where the last night's manifest and report are, and its counts",
+        description="The night whose files in the destination are the newest, or the one named; "
+        "reads only, and needs neither Prefect nor Ray.",
+        epilog="Exit status: 0, whatever the night's counts; 1 if the store refused; 2 for what "
+        "was asked wrongly, a destination without nights too.",
+    )
+    add_program(parser)
+    parser.add_argument("--destination", required=True, metavar="S3_URL", help="s3://bucket/out/")
+    parser.add_argument("--night", metavar="ID", help="the id of its flow run (default: the last)")
+    _add_working_dir(parser)
+    _add_json(parser, "the same as JSON")
+
+
 def add_doctor(commands: Any) -> None:
     """The subcommand's arguments."""
     parser = commands.add_parser(

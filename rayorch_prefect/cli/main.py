@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from rayorch_prefect.cli.looking_arguments import add_doctor, add_program, add_status
+from rayorch_prefect.cli.looking_arguments import add_doctor, add_program, add_report, add_status
 from rayorch_prefect.cli.simulate_arguments import add_simulate
 from rayorch_prefect.errors import ProgramError, RayorchError, UsageError
 
@@ -95,6 +95,12 @@ def _status(asked: argparse.Namespace) -> int:
     return status(asked)
 
 
+def _report(asked: argparse.Namespace) -> int:
+    from rayorch_prefect.cli.report import report
+
+    return report(asked)
+
+
 def _doctor(asked: argparse.Namespace) -> int:
     from rayorch_prefect.cli.doctor import doctor
 
@@ -103,7 +109,9 @@ def _doctor(asked: argparse.Namespace) -> int:
 
 _COMMANDS = {
     "run": _run,
+    "retry-failed": _run,
     "status": _status,
+    "report": _report,
     "doctor": _doctor,
     "plan": _plan,
     "simulate": _simulate,
@@ -119,7 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, help="print the version and leave")
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(_COMMANDS))
     _add_run(commands)
+    _add_retry_failed(commands)
     add_status(commands)
+    add_report(commands)
     add_doctor(commands)
     plan = commands.add_parser("plan", help="print a program's compiled Plan")
     add_program(plan)
@@ -153,13 +163,30 @@ def _add_replay(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
 
 
+_SERVICES = (
+    "S3 by boto3's credential chain and AWS_ENDPOINT_URL; Ray by RAY_ADDRESS, else a local one; "
+    "Prefect by PREFECT_API_URL or profile, else a local server."
+)
+
+
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run = commands.add_parser(
-        "run",
-        help="run a program over all sources under an S3 prefix",
-        description="S3 by boto3's credential chain and AWS_ENDPOINT_URL; Ray by RAY_ADDRESS, "
-        "else a local one; Prefect by PREFECT_API_URL or profile, else a local server.",
+        "run", help="run a program over all sources under an S3 prefix", description=_SERVICES
     )
+    _add_night(run)
+
+
+def _add_retry_failed(commands: argparse._SubParsersAction[_Parser]) -> None:
+    retry = commands.add_parser(
+        "retry-failed",
+        help="run, and also what failed for good before or was published with gaps",
+        description=f"The same as run --retry-failed, with the same options. {_SERVICES}",
+    )
+    _add_night(retry)
+    retry.set_defaults(retry_failed=True)
+
+
+def _add_night(run: argparse.ArgumentParser) -> None:
     add_program(run)
     run.add_argument("--source", required=True, metavar="S3_URL", help="s3://bucket/in/")
     run.add_argument("--destination", required=True, metavar="S3_URL", help="s3://bucket/out/")

@@ -13,6 +13,7 @@ from rayorch_prefect.storage.manifest import (
     read_manifest,
     write_part,
 )
+from rayorch_prefect.storage.nights import NightFiles, night_files
 from rayorch_prefect.storage.objects import Artifact
 from rayorch_prefect.storage.open_uploads import sweep_uploads
 from rayorch_prefect.storage.probing import StoreFeatures, probe
@@ -31,6 +32,7 @@ __all__ = [
     "Ledger",
     "LedgerEntry",
     "ManifestRow",
+    "NightFiles",
     "Published",
     "RowOutcome",
     "S3Location",
@@ -43,6 +45,7 @@ __all__ = [
     "find_published",
     "list_sources",
     "manifest_location",
+    "night_files",
     "output_key",
     "probe",
     "publish",

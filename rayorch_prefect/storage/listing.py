@@ -43,6 +43,12 @@ def list_modified(location: S3Location, since: datetime) -> Iterator[str]:
             yield found["Key"]
 
 
+def list_times(location: S3Location) -> Iterator[tuple[str, datetime]]:
+    """The key of every object under the prefix, and when it was written. Raises StoreError."""
+    for found in _objects(location):
+        yield found["Key"], found["LastModified"]
+
+
 def refuse_empty(location: S3Location) -> None:
     """Say what is there instead of the sources that were expected under `location`.
 

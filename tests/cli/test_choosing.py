@@ -83,6 +83,19 @@ def test_a_dry_run_shows_what_the_settings_do(
     assert [line[:12].strip() for line in shown] == intents
 
 
+def test_retry_failed_is_a_run_that_retries(
+    looked_at: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--program", PROGRAM, "--source", looked_at.source, "--dry-run"]
+    arguments += ["--destination", looked_at.destination]
+    assert main(["run", "--retry-failed", *arguments]) == 0
+    asked = capsys.readouterr().out
+    assert main(["retry-failed", *arguments]) == 0
+    assert capsys.readouterr().out == asked
+    assert main(["retry-failed", *arguments, "--only", "a"]) == 2
+    assert capsys.readouterr().err.startswith("rayorch-prefect retry-failed: only: no source 'a'")
+
+
 def test_an_unknown_key_is_one_line(looked_at: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(looked_at, "--dry-run", "--only", "in/nwe.json") == 2
     shown = capsys.readouterr().err

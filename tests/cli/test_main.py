@@ -34,7 +34,7 @@ def status_of(arguments: list[str]) -> int:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "the following arguments are required: run|status|doctor|plan|simulate|replay"),
+        ([], "required: run|retry-failed|status|report|doctor|plan|simulate|replay"),
         (["dance"], "invalid choice: 'dance'"),
         (run_with(source=None), "required: --source"),
         (run_with(source="/tmp/in"), "'/tmp/in' is not an S3 location; expected s3://"),

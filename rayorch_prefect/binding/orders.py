@@ -11,7 +11,7 @@ from rayorch_prefect.binding.events import PARENT_EVENTS
 from rayorch_prefect.binding.failure_policies import FailurePolicy
 from rayorch_prefect.binding.hooks import check_hooks
 from rayorch_prefect.binding.tallies import Tally
-from rayorch_prefect.errors import UsageError
+from rayorch_prefect.errors import DoesNotFit, StageStartError, UsageError
 from rayorch_prefect.execution.bounds import AUTO, checked_bound
 from rayorch_prefect.execution.environments import environment
 from rayorch_prefect.model.outcomes import Kind
@@ -32,6 +32,9 @@ _COUNTS = (
     "upload_tries",
     "limit",
 )
+
+# Reasons that stand whenever the same is run again.
+_BY_DECLARATION = (StageStartError.__name__, DoesNotFit.__name__)
 
 # What a command for the next run repeats; `limit` and `force` were meant for this one, and a
 # runtime_env may hold what must not be shown.
@@ -160,6 +163,8 @@ def what_next(order: Order, counts: Tally) -> NextStep:
         return NextStep()
     again = _again(order, retry_failed=False)
     retry = _again(order, retry_failed=True)
+    if counts.broken_off and any(reason.startswith(_BY_DECLARATION) for reason in counts.reasons):
+        return NextStep("mend the stage or what it asks for, then run again", again)
     if counts.broken_off:
         return NextStep("run the same again, published sources are skipped", again)
     if counts.failed and set(counts.by_kind) == {Kind.UPLOAD_FAILED}:

@@ -28,6 +28,7 @@ def run(asked: argparse.Namespace) -> int:
 
     Raises UsageError for what makes no simulation, StoreError for a manifest that cannot be read.
     """
+    _require_folders(asked)
     chain = _chain(asked)
     load = _load(asked, chain)
     runs = _runs(asked, chain, load)
@@ -118,6 +119,13 @@ def _swept(
 def _with(chain: Chain, stage: Stage) -> Chain:
     stages = [stage if one.name == stage.name else one for one in chain.stages]
     return Chain.of(stages, chain.step)
+
+
+def _require_folders(asked: argparse.Namespace) -> None:
+    """A picture that cannot be written must not cost the simulation."""
+    for path in (asked.svg, asked.png):
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise UsageError(f"the picture {path} cannot be written: there is no such folder")
 
 
 def _draw(asked: argparse.Namespace, runs: Sequence[Simulated]) -> None:

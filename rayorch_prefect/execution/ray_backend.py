@@ -56,6 +56,8 @@ RETIRING_S = 30.0
 # Ray tells the death of a node in words only.
 NODE_OF_DEATH = re.compile(r"its node has died\. Node Id: ([0-9a-f]+)")
 LAST_PORTION_S = 2.0
+# Where an actor was, which says nothing about the row.
+_NOT_TOLD = ("class_name", "actor_id", "pid", "namespace", "ip")
 
 
 class RayBackend:
@@ -364,5 +366,6 @@ def death(error: BaseException) -> str:
     """Ray's account of a death, on one line and bounded."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, RayActorError | RayError):
-        lines = [line for line in lines if not line.startswith(("class_name", "actor_id", "pid"))]
-    return short(RuntimeError(" ".join(lines)[:500]))
+        lines = [line for line in lines if not line.startswith(_NOT_TOLD)]
+    told, _, _ = " ".join(lines).partition(" There are some potential root causes")
+    return short(RuntimeError(told[:500]))

@@ -39,7 +39,11 @@ def describe_rows(plan: Plan, rows: Sequence[Any]) -> DescribedRows:
     column, invalid = _taken_apart(plan, rows)
     shapes = None if column.shapes is None else tuple(column.shapes)
     mask = None if column.mask is None else bytes(column.mask)
-    chunks = tuple(_encoded(value) for value in column.values)
+    ends = None if shapes is None else row_ends(shapes)
+    chunks = tuple(
+        _encoded(value, index if ends is None else bisect_right(ends, index))
+        for index, value in enumerate(column.values)
+    )
     return DescribedRows(chunks, shapes, mask, tuple(invalid))
 
 
@@ -65,13 +69,14 @@ class SourceRows:
 
     def chunk(self, index: int) -> EncodedChunk:
         """Value `index` of the source Port."""
-        return _encoded(_taken_apart(self.plan, self.rows)[0].values[index])
+        return _encoded(_taken_apart(self.plan, self.rows)[0].values[index], index)
 
 
-def _encoded(value: Any) -> EncodedChunk:
+def _encoded(value: Any, row: int) -> EncodedChunk:
     try:
         return encode([value])
     except Exception as error:
         raise UsageError(
-            f"a source row cannot be pickled: {describe(value)}: {type(error).__name__}: {error}"
+            f"source row {row} cannot be pickled: {describe(value)}: {type(error).__name__}: "
+            f"{error}; give rows of plain data, and let a stage open what they name"
         ) from error

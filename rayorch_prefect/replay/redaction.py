@@ -12,20 +12,23 @@ _IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 _HEADER = re.compile(r"Invalid header value.*", re.DOTALL)
 
 
+# A shorter one would blot out what is not it; no store that asks for a secret takes such.
+_SHORTEST_SECRET = 8
+
+
 def without_secrets(text: str) -> str:
-    """`text` with the secret AWS_* settings and user names in URLs blotted out."""
+    """`text` with the secret AWS_* settings (of at least 8 characters) and user names in URLs
+    blotted out."""
     text = _HEADER.sub("a request header has a character that HTTP does not allow", text)
     text = _IN_URL.sub("***@", text)
     for name in _SECRET_SETTINGS:
         secret = os.environ.get(name, "").strip()
-        if secret:
+        if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, "***")
     return text
 
 
 _SECRET_NAMES = re.compile(r"SECRET|PASSWORD|PASSWD|TOKEN|API_KEY|CREDENTIAL", re.IGNORECASE)
-# A shorter one would blot out what is not it.
-_SHORTEST_SECRET = 8
 
 
 def redaction() -> Callable[[str], str]:

@@ -17,7 +17,7 @@ from rayorch_prefect.model.events import EntityRange
 from rayorch_prefect.model.outcomes import Outcome
 from rayorch_prefect.program.plan import Plan
 from rayorch_prefect.scheduler.microbatch import Microbatch
-from rayorch_prefect.scheduler.policies import ParentWork, Policy
+from rayorch_prefect.scheduler.policies import ParentWork, Policy, ranked
 from rayorch_prefect.scheduler.queues import FirstRun, ReadyQueues
 from rayorch_prefect.scheduler.run import Run
 
@@ -197,7 +197,7 @@ class ByParent(ReadyQueues):
         if not line.ranges:
             line.place = None
             return
-        most, rank = self._policy.most(line), self._policy.rank(line)
+        rank, most = ranked(self._policy, line)
         held_back = most is not None and line.in_flight >= most
         place = line.place
         if place and place[:2] == (rank, line.arrived) and held_back == line.held_back:

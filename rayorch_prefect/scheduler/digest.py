@@ -66,7 +66,7 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from value
     else:
         for name in (*_slots(type(value)), *getattr(value, "__dict__", ())):
-            yield name
+            yield name.encode()  # not a text of the run, so never redacted
             yield getattr(value, name)
 
 

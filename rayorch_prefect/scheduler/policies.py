@@ -68,6 +68,23 @@ class Policy(Protocol):
         ...
 
 
+def ranked(policy: Policy, work: ParentWork) -> tuple[float, int | None]:
+    """What a policy answers of some work: its rank, and how many Grains may be in flight.
+
+    Raises UsageError, naming the policy, for an answer that is none.
+    """
+    name = type(policy).__name__
+    try:
+        rank, most = policy.rank(work), policy.most(work)
+    except Exception as error:
+        raise UsageError(f"policy {name} raised {type(error).__name__}: {error}") from error
+    if not isinstance(rank, int | float) or rank != rank:
+        raise UsageError(f"policy {name}: rank() gave {rank!r}; expected a number")
+    if most is not None and (not isinstance(most, int) or most < 1):
+        raise UsageError(f"policy {name}: most() gave {most!r}; expected None, or at least 1")
+    return rank, most
+
+
 class Unordered:
     """Without regard to the order of arrival: the newest parent first (the paper's ablation)."""
 

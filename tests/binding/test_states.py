@@ -139,6 +139,11 @@ def test_next_after_a_broken_run_needs_no_retry_failed() -> None:
     assert "--retry-failed" not in str(what_next(order(), tally([stopped("a")])))
 
 
+def test_next_after_a_stage_that_cannot_start_is_to_mend_it() -> None:
+    row = replace(stopped("a"), reason="StageStartError: stage Read: no weights")
+    assert str(what_next(order(), tally([row]))).startswith("mend the stage")
+
+
 def test_next_quotes_for_the_shell() -> None:
     spaced = Order("jobs:pdfs", S3Location("lake", "in put/"), S3Location("lake", "out/"))
     assert "--source 's3://lake/in put/'" in str(what_next(spaced, tally([stopped("a")])))

@@ -177,7 +177,7 @@ def test_costs_are_told_apart_where_batches_differ() -> None:
         (["--children", "manifest:none"], "none is neither an s3:// manifest nor a Parquet file"),
         (["--from-metrics", "pyproject.toml"], "metrics of pyproject.toml"),
         (["--regroup", "soon"], "'soon' is no time"),
-        (["--svg", "/no/such/folder/a.svg"], "the picture cannot be written"),
+        (["--svg", "/no/such/folder/a.svg"], "cannot be written: there is no such folder"),
     ],
 )
 def test_what_makes_no_simulation_is_one_line_and_status_2(
@@ -206,3 +206,16 @@ def test_a_program_that_is_no_chain_is_refused(
     file.write_text(json.dumps({"calls": side_by_side}))
     assert main(["simulate", *DOCUMENTS, "--from-metrics", str(file)]) == 2
     assert "its stages lie on audio, clip" in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_written_costs_no_simulation(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = str(tmp_path / "nowhere" / "picture.svg")
+    status = main(
+        ["simulate", "--children", "lognormal:5,1,10", "--stage", "ocr", "--svg", picture]
+    )
+    assert status == 2
+    shown = capsys.readouterr()
+    assert "there is no such folder" in shown.err
+    assert not shown.out

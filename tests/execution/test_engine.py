@@ -218,12 +218,12 @@ def test_before_and_after_there_is_no_engine(cluster: str) -> None:
 
 def test_wrong_rows_and_keys_are_refused(cluster: str) -> None:
     with Engine(doubling()) as engine:
-        with pytest.raises(UsageError, match="row cannot be pickled: a lock: TypeError"):
+        with pytest.raises(UsageError, match="row 1 cannot be pickled: a lock: TypeError"):
             engine.submit([1, threading.Lock()])
         with pytest.raises(UsageError, match="2 keys for 1 rows"):
             engine.submit([1], keys=["a", "b"])
         assert len(list(engine.run([1]))) == 1
-    with pytest.raises(UsageError, match="row cannot be pickled: a lock"):
+    with pytest.raises(UsageError, match="row 0 cannot be pickled: a lock"):
         list(run_local(doubling(), [threading.Lock()]))
 
 

@@ -22,6 +22,9 @@ from rayorch_prefect.replay.encoding import decode, encoder
 from rayorch_prefect.replay.frames import FrameWriter
 from rayorch_prefect.replay.recorder import Recorder
 from rayorch_prefect.replay.recording import CUT_OFF, Recording
+from rayorch_prefect.replay.redaction import without_secrets
+from rayorch_prefect.scheduler.counts import Counts
+from rayorch_prefect.scheduler.digest import state_digest
 from tests.replay.recorded import events_of, locally, replayed, simulated, text_of, write
 
 SECRET = "a-secret-that-nobody-may-read"
@@ -184,3 +187,17 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes, 
         Recording(path)
     with pytest.raises(UsageError, match="No such file"):
         Recording(tmp_path / "none")
+
+
+def test_a_dummy_secret_blots_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "row")
+    assert without_secrets("row 1 of s3://rows/") == "row 1 of s3://rows/"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "row-row-row")
+    assert without_secrets("it said row-row-row") == "it said ***"
+
+
+def test_names_of_fields_are_never_redacted() -> None:
+    """What redacted events give again has the same digest, whatever the secret reads."""
+    state = Counts(2)
+    blotting = state_digest(state, lambda text: text.replace("suppressed", "***"))
+    assert blotting == state_digest(state)

@@ -10,7 +10,7 @@ import pytest
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.program import F, program
 from rayorch_prefect.scheduler.core import Scheduler
-from rayorch_prefect.scheduler.policies import POLICIES, Canary, ParentWork
+from rayorch_prefect.scheduler.policies import POLICIES, Canary, ParentWork, Policy, ranked
 from tests.scheduler.scenes import BOOM, Scene, named
 
 
@@ -86,6 +86,25 @@ class SmallestFirst:
 
 def test_a_policy_of_ones_own() -> None:
     assert sent(SmallestFirst(), [3, 1, 2]) == [[1, 2, 2, 0], [0, 0]]
+
+
+class Broken(SmallestFirst):
+    def rank(self, work: ParentWork) -> float:
+        return [][work.size]
+
+
+class Idle(SmallestFirst):
+    def most(self, work: ParentWork) -> int | None:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [(Broken(), "policy Broken raised IndexError"), (Idle(), r"policy Idle: most\(\) gave 0")],
+)
+def test_a_policy_that_gives_no_answer_is_named(policy: Policy, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ranked(policy, ParentWork(0, 0, 0, 0))
 
 
 def test_a_retry_under_a_policy_stays_with_its_suspects() -> None:

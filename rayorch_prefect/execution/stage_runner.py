@@ -311,7 +311,7 @@ def child_of(child: Any, outputs: int, row: int) -> Any:
     if outputs > 1 and (not isinstance(child, tuple) or len(child) != outputs):
         raise Breach(f"a tuple of {outputs} values for each child of row {row}", describe(child))
     if _holds_failure(child if outputs > 1 else (child,)):
-        raise Breach(f"children in row {row}", "a failure among them")
+        raise Breach(f"children in row {row} of the batch", "a failure among them")
     return child
 
 
@@ -378,7 +378,9 @@ def _row_tuple(spec: StageSpec, row: int, result: Any) -> Any:
     if isinstance(result, TypedFailure):
         return result
     if not isinstance(result, tuple) or len(result) != spec.outputs:
-        raise Breach(f"a tuple of {spec.outputs} values in row {row}", describe(result))
+        raise Breach(
+            f"a tuple of {spec.outputs} values in row {row} of the batch", describe(result)
+        )
     return _first_failure(result)
 
 
@@ -418,9 +420,9 @@ def check_value(column: Column, value: Any, depth: int, row: int) -> ContractBre
 def flatten(column: Column, value: Any, depth: int, row: int) -> Shape:
     """Append a list's elements at the deepest level; returns its shape."""
     if not isinstance(value, list | tuple):
-        raise Breach(f"a list of children in row {row}", describe(value))
+        raise Breach(f"a list of children in row {row} of the batch", describe(value))
     if _holds_failure(value):
-        raise Breach(f"children in row {row}", "a failure among them")
+        raise Breach(f"children in row {row} of the batch", "a failure among them")
     if depth > 1:
         return tuple(flatten(column, element, depth - 1, row) for element in value)
     column.values.extend(value)
@@ -431,7 +433,9 @@ def flatten(column: Column, value: Any, depth: int, row: int) -> Shape:
 
 def _boolean(value: Any, row: int) -> int:
     if not isinstance(value, bool | np.bool_):
-        raise Breach(f"a boolean in row {row}, as it is used as a mask", describe(value))
+        raise Breach(
+            f"a boolean in row {row} of the batch, as it is used as a mask", describe(value)
+        )
     return int(value)
 
 
@@ -452,4 +456,4 @@ def describe(value: Any) -> str:
         return f"a generator (return a list, or give the stage rowwise=True and yield), {name}"
     if isinstance(value, list | tuple | dict | str | bytes):
         return f"a {name} of length {len(value)}"
-    return f"a {name}"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -90,7 +90,7 @@ def _aligned(plan: Plan, call: Call, report: RowsReport) -> ContractBreach | Non
             lengths = [_length(report.outputs[index], row) for index in mine]
             if row not in report.failures and len(set(lengths)) > 1:
                 return ContractBreach(
-                    f"lists of equal lengths for Domain {domain.name} in row {row}",
+                    f"lists of equal lengths for Domain {domain.name} in row {row} of the batch",
                     " and ".join(map(str, lengths)),
                 )
     return None

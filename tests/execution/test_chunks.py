@@ -164,7 +164,10 @@ def misbehaved(deed: str) -> Generator[Any, None, Any]:
 @pytest.mark.parametrize(
     ("deed", "received"),
     [
-        ("a failed child", "expected children in row 0, received a failure among them"),
+        (
+            "a failed child",
+            "expected children in row 0 of the batch, received a failure among them",
+        ),
         ("returned", "all yielded, received a list of length 2, returned"),
         ("unpicklable", "expected values that can be pickled, received a generator"),
     ],

@@ -68,6 +68,8 @@ def _load(asked: argparse.Namespace, chain: Chain) -> Load:
         counts = tuple(children_in(asked.children.removeprefix(MANIFEST)))
     else:
         counts = children_of(asked.children, asked.seed)
+    if asked.microbatch_size == 0:
+        raise UsageError("--microbatch-size is 0; expected at least 1, or none for all")
     load = Load(counts, microbatch=asked.microbatch_size or 0, active=asked.max_active_microbatches)
     if asked.poison is None:
         return load

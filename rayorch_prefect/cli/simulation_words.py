@@ -93,8 +93,8 @@ def _one_of(value: str, known: Mapping[str, Any], what: str) -> Any:
 
 
 def children_of(text: str, seed: int) -> tuple[int, ...]:
-    """`lognormal:MEDIAN,SIGMA,N[,MAX]`, or a file with a count a line, or in the column `children`,
-    `pages` or the last one of a CSV. Raises UsageError."""
+    """`lognormal:MEDIAN,SIGMA,N[,MAX]`, or a file with a count a line, or in the column `children`
+    or `pages` of a CSV (its last one where it has no names). Raises UsageError."""
     kind, colon, rest = text.partition(":")
     if kind != "lognormal" or not colon:
         return _counts_in(Path(text))
@@ -116,7 +116,12 @@ def _counts_in(path: Path) -> tuple[int, ...]:
     if lines and not lines[0][-1].strip().isdecimal():
         head = [name.strip().lower() for name in lines.pop(0)]
         named = [at for at, name in enumerate(head) if name in ("children", "pages")]
-        column = named[0] if named else -1
+        if not named:
+            raise UsageError(
+                f"children of {path}: the first line, {','.join(head)!r}, has neither a whole "
+                "number nor a column `children` or `pages`"
+            )
+        column = named[0]
     counts: list[int] = []
     for line in lines:
         cell = line[column].strip() if column < len(line) else ""
@@ -131,9 +136,11 @@ def poison_of(text: str, counts: Sequence[int], seed: int) -> dict[int, int]:
     share, _, page = text.partition(":")
     which = _one_of(page, {one.value: one for one in Page}, f"poison {text}")
     if share.endswith("%"):
-        documents = round(min(1.0, amount(share, f"poison {text}")) * len(counts))
+        documents = round(amount(share, f"poison {text}") * len(counts))
     else:
         documents = number(share, f"poison {text}")
+    if documents > len(counts):
+        raise UsageError(f"poison {text}: there are {len(counts)} documents")
     return poisoned(counts, documents, which, seed)
 
 
@@ -143,6 +150,8 @@ def sweep_of(text: str, stages: Sequence[Stage], busiest: str) -> list[Stage]:
     name, dot, key = named.rpartition(".")
     known = {stage.name: stage for stage in stages}
     stage = known.get(name if dot else busiest)
+    if dot and stage is None:
+        raise UsageError(f"sweep {text}: there is no stage {name}; known: {', '.join(known)}")
     if not equals or key not in ("workers", "batch") or stage is None:
         raise UsageError(f"sweep {text}: expected workers=8,16 or STAGE.batch=16,32")
     return [changed(stage, f"{key}={value}") for value in values.split(",")]

@@ -80,8 +80,10 @@ def ranked(policy: Policy, work: ParentWork) -> tuple[float, int | None]:
         raise UsageError(f"policy {name} raised {type(error).__name__}: {error}") from error
     if not isinstance(rank, int | float) or rank != rank:
         raise UsageError(f"policy {name}: rank() gave {rank!r}; expected a number")
-    if most is not None and (not isinstance(most, int) or most < 1):
-        raise UsageError(f"policy {name}: most() gave {most!r}; expected None, or at least 1")
+    if most is not None and (not isinstance(most, int) or most < 0):
+        raise UsageError(
+            f"policy {name}: most() gave {most!r}; expected None, or a number of Grains"
+        )
     return rank, most
 
 

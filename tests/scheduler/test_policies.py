@@ -93,14 +93,17 @@ class Broken(SmallestFirst):
         return [][work.size]
 
 
-class Idle(SmallestFirst):
+class Negative(SmallestFirst):
     def most(self, work: ParentWork) -> int | None:
-        return 0
+        return -1
 
 
 @pytest.mark.parametrize(
     ("policy", "said"),
-    [(Broken(), "policy Broken raised IndexError"), (Idle(), r"policy Idle: most\(\) gave 0")],
+    [
+        (Broken(), "policy Broken raised IndexError"),
+        (Negative(), r"policy Negative: most\(\) gave -1"),
+    ],
 )
 def test_a_policy_that_gives_no_answer_is_named(policy: Policy, said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -92,9 +92,11 @@ class _Measure:
         self.each[call] = each = made / grains
         self._reserved[call] = min(self._round[call] * each, self._most_reserved)
 
-    def is_guess(self, call: int) -> bool:
-        """Whether no Grain of a Call has ended yet that would tell what one makes."""
-        return not self._grains[call]
+    def could_be(self, call: int, want: int, each: float) -> bool:
+        """Whether `want` more Grains fit if all in flight make `each`; so once one has ended, which
+        tells what one makes."""
+        known = self._grains[call] > 0
+        return known or (self._counts[call].in_flight + want) * each <= self._bound
 
     def load(self, call: int) -> float:
         """What is pending, and the rounds of the Calls after this one."""
@@ -157,8 +159,6 @@ class Credits:
             [_bytes_unknown(bound, pools[call.pool]) for call in plan.calls],
         )
         self._bounding = [one for one in (self.bytes, self.values) if one.bounds]
-        self._counts = counts.calls
-        self._bytes_bound = math.inf if bound.bytes is None else bound.bytes
         self._past = 1
         self._open_to, self._open_for = -1, 0
         self._held_then: tuple[int, int] | None = None
@@ -173,11 +173,8 @@ class Credits:
 
     def room_ahead(self, call: int, want: int) -> bool:
         """Whether a batch of so many Grains may go to wait at a worker that has one."""
-        if self.bytes.is_guess(call):
-            guess = (self._counts[call].in_flight + want) * UNKNOWN_AHEAD_BYTES
-            if guess > self._bytes_bound:
-                return False
-        return self.room(call, want) == want
+        could_be = self.bytes.could_be(call, want, UNKNOWN_AHEAD_BYTES)
+        return could_be and self.room(call, want) == want
 
     def open_to(self, call: int, grains: int) -> None:
         """So many Grains of a Call go past the bound; 0: no more."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 from rayorch_prefect.simulation.chain import Chain, Level, Stage
 from rayorch_prefect.simulation.load import Load, Page, lognormal, poisoned
 
@@ -15,29 +13,6 @@ def on_pages(**settings: object) -> Chain:
 
 def document(name: str, **settings: object) -> Stage:
     return Stage(name, Level.DOCUMENT, **settings)  # type: ignore[arg-type]
-
-
-def paper_failure(page: Page | None) -> Load:
-    """The paper's failure experiment: 1,885 documents with 45,507 pages, of which the 99 largest
-    hold 51.9 %."""
-    pick = random.Random(33)
-    large = [187 + round(240 * (1 - (i / 98) ** 0.42)) for i in range(99)]
-    small = [pick.randint(1, 23) for _ in range(1786)]
-    _summing_to(large, 23_613, 187, 427)
-    _summing_to(small, 21_894, 1, 23)
-    counts = [*large, *small]
-    pick.shuffle(counts)
-    poison = {} if page is None else poisoned(counts, 99, page)
-    return Load(tuple(counts), poison)
-
-
-def _summing_to(counts: list[int], total: int, least: int, most: int) -> None:
-    at = 0
-    while (left := total - sum(counts)) != 0:
-        step = 1 if left > 0 else -1
-        if least <= counts[at % len(counts)] + step <= most:
-            counts[at % len(counts)] += step
-        at += 1
 
 
 def mixed(documents: int = 60) -> tuple[Chain, Load]:

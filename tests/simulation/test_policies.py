@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.paper.corpora import failure
 from rayorch_prefect.scheduler.policies import POLICIES
 from rayorch_prefect.simulation.chain import Chain, Level, Stage
 from rayorch_prefect.simulation.conditions import ON_RAY, Conditions
 from rayorch_prefect.simulation.figures import Figures
 from rayorch_prefect.simulation.load import Load, Page, lognormal
 from rayorch_prefect.simulation.simulate import simulate
-from tests.simulation.chains import document, mixed, on_pages, paper_failure
+from tests.simulation.chains import document, mixed, on_pages
 
 FAILURE = Chain.of(
     [
@@ -51,7 +52,7 @@ RANGES = Chain.of(
     ]
 )
 SHAPES = {
-    "failure": (FAILURE, paper_failure(None).counts),
+    "failure": (FAILURE, failure(None).counts),
     "ranges": (RANGES, lognormal(12, 1.2, 120, 200, seed=2)),
     "even": (on_pages(batch=16, workers=8, row_s=0.05), (32,) * 160),
     "one large": (on_pages(batch=16, workers=4, call_s=0.1, row_s=0.01), (2_000, *(3,) * 200)),
@@ -67,15 +68,15 @@ def test_without_poison_canary_is_hardly_slower_than_fifo(shape: str) -> None:
 
 
 def test_poison_on_the_first_page_is_found_before_its_siblings_go() -> None:
-    whole = figures(FAILURE, paper_failure(None), "fifo")
-    found = figures(FAILURE, paper_failure(Page.FIRST), "canary")
+    whole = figures(FAILURE, failure(None), "fifo")
+    found = figures(FAILURE, failure(Page.FIRST), "canary")
     assert found.suppressed_share >= 0.9
     assert found.wall_s <= 0.55 * whole.wall_s
 
 
 @pytest.mark.parametrize("page", [Page.RANDOM, Page.LAST])
 def test_poison_elsewhere_makes_canary_hardly_slower(page: Page) -> None:
-    load = paper_failure(page)
+    load = failure(page)
     fifo, canary = (figures(FAILURE, load, policy) for policy in ("fifo", "canary"))
     assert canary.wall_s <= 1.03 * fifo.wall_s
 

@@ -17,6 +17,7 @@ from tests.services import Bucket
 
 ROOT = Path(__file__).parents[2]
 WORD_COUNT = ROOT / "examples" / "word_count.py"
+VIDEO_BRANCHES = ("frames", "segments")
 LONGEST = 30
 
 
@@ -91,9 +92,12 @@ def test_a_fallback_in_process(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_side_by_side_expansions(ray_cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
     video.main()
-    assert sorted(capsys.readouterr().out.splitlines()) == [
-        "broken: RecordFailure[Truncated] in stage frames at source:"
-        " 9 bytes are no whole number of chunks",
+    lines = sorted(capsys.readouterr().out.splitlines())
+    # Both branches refuse it; which of the two shows as the cause is left open.
+    why = " at source: 9 bytes are no whole number of chunks"
+    of_branch = [f"broken: RecordFailure[Truncated] in stage {s}{why}" for s in VIDEO_BRANCHES]
+    assert lines[0] in of_branch
+    assert lines[1:] == [
         "clip: {'brightness': [0.0, 1.0, 2.0, 3.0, 4.0], 'loudest': [100, 101]}",
         "podcast: {'brightness': [], 'loudest': [100, 101, 102]}",
         "silent: {'brightness': [0.0, 1.0], 'loudest': []}",

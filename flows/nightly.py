@@ -10,7 +10,6 @@ from prefect.client.schemas.objects import State
 
 from rayorch_prefect.binding.cancelling import outermost, until_ended
 from rayorch_prefect.binding.control_room import tell_night, watched_night
-from rayorch_prefect.binding.events import PARENT_EVENTS
 from rayorch_prefect.binding.hooks import Hook
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import flow_run_name, open_night
@@ -32,14 +31,14 @@ async def run_night(
     program: str | Program,
     source: str,
     destination: str,
-    microbatch_size: int = 64,
-    max_active_microbatches: int = 2,
-    failure_policy: int | str = 0,
+    microbatch_size: int | None = None,
+    max_active_microbatches: int | None = None,
+    failure_policy: int | str | None = None,
     retry_failed: bool = False,
-    upload_workers: int = 4,
+    upload_workers: int | None = None,
     ray_address: str | None = None,
-    upload_group: int = 1,
-    upload_runner: str = "threads",
+    upload_group: int | None = None,
+    upload_runner: str | None = None,
     limit: int | None = None,
     only: list[str] | None = None,
     force: bool = False,
@@ -48,16 +47,21 @@ async def run_night(
     working_dir: str | None = None,
     runtime_env: dict[str, Any] | None = None,
     upload_task: str | UploadTask | None = None,
-    lease_seconds: float = 60.0,
-    upload_tries: int = 4,
+    lease_seconds: float | None = None,
+    upload_tries: int | None = None,
     max_pending: int | None = None,
-    max_pending_mb: float | str | None = "auto",
-    policy: str = "fifo",
+    max_pending_mb: float | str | None = None,
+    policy: str | None = None,
     record: str | None = None,
-    parent_events: int = PARENT_EVENTS,
+    parent_events: int | None = None,
     hooks: Mapping[str, str | Hook] | None = None,
 ) -> tuple[State[Any], NightSummary]:
     """Run a night inside an async flow of one's own; its final state and its numbers.
+
+    An argument that is None is what Prefect's settings say, PREFECT_INTEGRATIONS_RAYORCH_* and its
+    files (`RayorchSettings`), else its default: microbatches of 64 sources, 2 of them at a time, 4
+    uploads each, in threads, of one parent each, in up to 4 tries; a lease of 60 s; `fifo`; 1,000
+    events; no failure tolerated.
 
     `program` is `module:attribute` or a Program; `source` and `destination` are
     `s3://bucket/prefix/`; `microbatch_size` counts sources; `failure_policy` is how many failed
@@ -78,9 +82,9 @@ async def run_night(
     `upload_task`, a Prefect task or `module:attribute`, uploads in place of ours: it gets a
     WholeParent and returns an Artifact, or several, for what it stored.
 
-    At most `max_pending_mb` MiB of values ("auto": 60 % of Ray's object store; None: no bound), and
-    at most `max_pending` of them, wait for their last reader at once, and `policy` names what
-    is done first, as `Engine` says.
+    At most `max_pending_mb` MiB of values ("auto", the default: 60 % of Ray's object store; "none":
+    no bound), and at most `max_pending` of them, wait for their last reader at once, and `policy`
+    names what is done first, as `Engine` says.
 
     `record` is a folder for a new file with every event of the run, but no value: what it says can
     be replayed and asked (`rayorch-prefect replay`).
@@ -145,14 +149,14 @@ async def nightly(
     program: str,
     source: str,
     destination: str,
-    microbatch_size: int = 64,
-    max_active_microbatches: int = 2,
-    failure_policy: int | str = 0,
+    microbatch_size: int | None = None,
+    max_active_microbatches: int | None = None,
+    failure_policy: int | str | None = None,
     retry_failed: bool = False,
-    upload_workers: int = 4,
+    upload_workers: int | None = None,
     ray_address: str | None = None,
-    upload_group: int = 1,
-    upload_runner: str = "threads",
+    upload_group: int | None = None,
+    upload_runner: str | None = None,
     limit: int | None = None,
     only: list[str] | None = None,
     force: bool = False,
@@ -161,13 +165,13 @@ async def nightly(
     working_dir: str | None = None,
     runtime_env: dict[str, Any] | None = None,
     upload_task: str | None = None,
-    lease_seconds: float = 60.0,
-    upload_tries: int = 4,
+    lease_seconds: float | None = None,
+    upload_tries: int | None = None,
     max_pending: int | None = None,
-    max_pending_mb: float | str | None = "auto",
-    policy: str = "fifo",
+    max_pending_mb: float | str | None = None,
+    policy: str | None = None,
     record: str | None = None,
-    parent_events: int = PARENT_EVENTS,
+    parent_events: int | None = None,
     hooks: dict[str, str] | None = None,
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.

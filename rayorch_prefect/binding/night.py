@@ -167,7 +167,7 @@ class Night:
         async with owning(claim, self._on_lost(asyncio.get_running_loop())) as lease:
             died = lease.taken_from
             self.shelf = replace(
-                self.shelf.by_terms_of(features),
+                self.shelf.by_terms_of(features, self.order.s3_part_bytes),
                 fence=lease.fence(),
                 follows=died.owner.since if died else "",
             )

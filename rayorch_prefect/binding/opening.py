@@ -13,21 +13,24 @@ from rayorch_prefect.binding.hooks import Hook, loaded_hooks
 from rayorch_prefect.binding.loading import load_program
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.orders import Order
+from rayorch_prefect.binding.settings import UNBOUNDED, setting, settings_set
 from rayorch_prefect.binding.upload_tasks import UploadTask, loaded_task, name_of
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.execution.cluster import refuse_client
 from rayorch_prefect.program import Program
 from rayorch_prefect.program.declare import require_program
 from rayorch_prefect.storage import S3Location
+from rayorch_prefect.storage.client import use_read_timeout
 
 
 def open_night(program: str | Program, source: str, destination: str, **settings: Any) -> Night:
-    """The Night of the current flow run; `settings` are the fields of `Order`.
+    """The Night of the current flow run; `settings` are as `order_of` takes them.
 
     Raises UsageError for a wrong argument or outside a flow run, ProgramError for a Program that
     cannot be published.
     """
     order = order_of(program, source, destination, **settings)
+    use_read_timeout(order.s3_read_timeout)
     task = loaded_task(settings.get("upload_task"), order.working_dir)
     hooks = loaded_hooks(order.hooks, order.working_dir)
     return Night(str(_flow_run().id), loaded(program, order.working_dir), order, task, hooks)
@@ -44,9 +47,13 @@ def order_of(
 ) -> Order:
     """The checked order; `settings` are the other fields of `Order`.
 
-    Raises UsageError, ProgramError for what is no Program.
+    For those that are None or left out Prefect's settings are asked, then stands the default of
+    `Order`; `max_pending_mb` "none" is no bound. Raises UsageError, ProgramError for what is no
+    Program.
     """
-    refuse_client(settings.get("ray_address") or os.environ.get("RAY_ADDRESS"))
+    asked = {name: value for name, value in settings.items() if value is not None}
+    asked = _bounded({**_settled(asked, own_upload=upload_task is not None), **asked})
+    refuse_client(asked.get("ray_address") or os.environ.get("RAY_ADDRESS"))
     return Order(
         program=program if isinstance(program, str) else _name(require_program(program)),
         source=S3Location.parse(source),
@@ -54,8 +61,26 @@ def order_of(
         only=tuple(only or ()),
         hooks=dict(hooks or {}),
         upload_task=name_of(upload_task),
-        **settings,
+        **asked,
     )
+
+
+def _bounded(asked: dict[str, Any]) -> dict[str, Any]:
+    unbounded = asked.get("max_pending_mb") == UNBOUNDED
+    return {**asked, "max_pending_mb": None} if unbounded else asked
+
+
+def _settled(asked: Mapping[str, Any], own_upload: bool) -> dict[str, Any]:
+    """What Prefect's settings say of what is not asked; each is looked at by itself."""
+    found = {name: value for name, value in settings_set().items() if name not in asked}
+    if own_upload:
+        found.pop("upload_group", None)  # a task of one's own gets one parent at a time
+    for name, value in found.items():
+        try:
+            Order("", S3Location("source"), S3Location("destination"), **_bounded({name: value}))
+        except UsageError as error:
+            raise UsageError(f"{setting(name)} will not do: {error}") from None
+    return found
 
 
 def loaded(program: str | Program, folder: str | None = None) -> Program:

@@ -18,6 +18,8 @@ from rayorch_prefect.model.outcomes import Kind
 from rayorch_prefect.replay.recorder import require_folder
 from rayorch_prefect.scheduler.policies import FIFO, policy_of
 from rayorch_prefect.storage import S3Location, refuse_nested
+from rayorch_prefect.storage.client import READ_TIMEOUT_SETTING, check_timeout
+from rayorch_prefect.storage.terms import check_part_bytes
 
 UPLOAD_RUNNERS = ("threads", "ray")
 """Where upload task runs go: threads of the flow's process, or Ray workers."""
@@ -47,6 +49,7 @@ _SAID_AGAIN = (
     "upload_tries",
     "upload_runner",
     "upload_task",
+    "ray_address",
     "working_dir",
     "lease_seconds",
     "policy",
@@ -74,7 +77,8 @@ class Order:
     `max_pending_mb` are the Engine's bounds, `policy` is the name of its policy. `record` is a
     folder for a recording of the run's events. At most `parent_events` Prefect events are emitted
     of published parents, and of failed ones; `hooks` are functions, or their names, by the names
-    in `HOOKS`.
+    in `HOOKS`. An answer of the store may take `s3_read_timeout` seconds; longer artifacts go in
+    parts of `s3_part_bytes`; None is the store's own default.
     """
 
     program: str
@@ -104,6 +108,8 @@ class Order:
     record: str | None = None
     parent_events: int = PARENT_EVENTS
     hooks: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    s3_read_timeout: float | None = None
+    s3_part_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError, naming the setting and what would be right."""
@@ -134,6 +140,8 @@ class Order:
         policy_of(self.policy)
         if self.record is not None:
             require_folder(self.record)
+        check_timeout(self.s3_read_timeout)
+        check_part_bytes(self.s3_part_bytes)
         refuse_nested(self.source, self.destination)
         self.worker_environment()
 
@@ -143,7 +151,11 @@ class Order:
 
     def worker_environment(self) -> dict[str, Any]:
         """Ray's runtime_env for this night. Raises UsageError."""
-        return environment(self.working_dir, self.runtime_env)
+        asked = environment(self.working_dir, self.runtime_env)
+        if self.s3_read_timeout is not None:
+            seconds = str(self.s3_read_timeout)
+            asked["env_vars"] = {READ_TIMEOUT_SETTING: seconds, **asked.get("env_vars", {})}
+        return asked
 
 
 class NextStep(NamedTuple):

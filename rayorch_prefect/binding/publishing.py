@@ -53,9 +53,9 @@ class Shelf:
         """Where uploads in parts are noted while they are open."""
         return state_location(self.destination, self.program, "uploads")
 
-    def by_terms_of(self, features: StoreFeatures) -> Shelf:
+    def by_terms_of(self, features: StoreFeatures, part_bytes: int | None = None) -> Shelf:
         """The same for a store of which this is known. Raises UsageError for a wrong setting."""
-        return replace(self, terms=Terms.of(features, self.open_uploads))
+        return replace(self, terms=Terms.of(features, self.open_uploads, part_bytes))
 
     @property
     def ledger(self) -> Ledger:

@@ -165,7 +165,9 @@ def _add_replay(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 _SERVICES = (
     "S3 by boto3's credential chain and AWS_ENDPOINT_URL; Ray by RAY_ADDRESS, else a local one; "
-    "Prefect by PREFECT_API_URL or profile, else a local server."
+    "Prefect by PREFECT_API_URL or profile, else a local server. What is not said here, Prefect's "
+    "settings say (PREFECT_INTEGRATIONS_RAYORCH_*, [integrations.rayorch] in prefect.toml), else "
+    "the default."
 )
 
 
@@ -209,7 +211,6 @@ def _add_numbers(run: argparse.ArgumentParser) -> None:
         run.add_argument(
             name,
             type=_at_least(minimum),
-            default=default,
             metavar="N",
             help=f"{text} (default {default})",
         )
@@ -226,7 +227,6 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--upload-runner",
         choices=("threads", "ray"),
-        default="threads",
         help="upload task runs in threads of this process (default) or on Ray workers",
     )
     run.add_argument(
@@ -240,8 +240,7 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--policy",
         choices=("fifo", "canary", "longest_first", "unordered", "single_parent"),
-        default="fifo",
-        help="which ready rows go next; canary: few of a source until some have come back",
+        help="which ready rows go next (default fifo); canary: few of a source until some are back",
     )
     run.add_argument(
         "--limit",
@@ -260,7 +259,6 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
 def _add_ends(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--failure-policy",
-        default="0",
         metavar="POLICY",
         help='failed sources that still count as Completed, "3" or "5%%" (default 0); "fail-fast" '
         'or "stop=KIND" (or a type) ends the night at the first; several with commas',
@@ -284,6 +282,11 @@ def _hook(text: str) -> tuple[str, str]:
 
 
 def _add_environment(run: argparse.ArgumentParser) -> None:
+    run.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="the GCS of the Ray cluster (default RAY_ADDRESS, else a local Ray)",
+    )
     run.add_argument(
         "--record",
         metavar="FOLDER",

@@ -11,6 +11,7 @@ from rayorch_prefect.binding.loading import load_program
 from rayorch_prefect.cli.table import aligned
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.storage import (
+    Access,
     NightFiles,
     RowOutcome,
     S3Location,
@@ -29,7 +30,7 @@ def report(asked: argparse.Namespace) -> int:
     found = night_files(destination, program, asked.night)
     if found is None:
         raise UsageError(_nothing(destination, program, asked.night))
-    told = _told(found)
+    told = _told(found, destination.access)
     print(json.dumps(told, indent=1) if asked.json else "\n".join(_lines(told)))
     return 0
 
@@ -43,8 +44,8 @@ def _nothing(destination: S3Location, program: str, night: str | None) -> str:
     return f"{said}; check the destination, or run one"
 
 
-def _told(found: NightFiles) -> dict[str, Any]:
-    rows = read_manifest(found.manifest)
+def _told(found: NightFiles, access: Access | None) -> dict[str, Any]:
+    rows = read_manifest(found.manifest, access)
     outcomes, kinds, types = (
         Counter(value for value in rows.column(name).to_pylist() if value)
         for name in ("row_outcome", "kind", "type")

@@ -56,6 +56,7 @@ _SETTINGS = (
     "upload_workers",
     "upload_group",
     "upload_runner",
+    "ray_address",
     "limit",
     "only",
     "force",

@@ -1,5 +1,6 @@
 """S3: listing, reading, key layout, publishing, ledger and manifest."""
 
+from rayorch_prefect.storage.access import Access, ClientSettings
 from rayorch_prefect.storage.encoding import encode
 from rayorch_prefect.storage.keys import output_key
 from rayorch_prefect.storage.lease import Fence
@@ -27,7 +28,9 @@ from rayorch_prefect.storage.terms import PLAIN, Terms
 
 __all__ = [
     "PLAIN",
+    "Access",
     "Artifact",
+    "ClientSettings",
     "Fence",
     "Ledger",
     "LedgerEntry",

@@ -19,6 +19,7 @@ from botocore.exceptions import (
 from urllib3.exceptions import HTTPError
 
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.storage.access import Access
 from rayorch_prefect.storage.redaction import shown_cause, without_secrets
 
 if TYPE_CHECKING:
@@ -47,25 +48,27 @@ _BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError, H
 T = TypeVar("T")
 
 _lock = threading.Lock()
-_clients: dict[tuple[object, ...], S3Client] = {}
+_clients: dict[Access | None, tuple[tuple[object, ...], S3Client]] = {}
+_asked_timeout: float | None = None
 
 
-def s3_client() -> S3Client:
-    """The client of this process for the AWS_* settings as they are now; thread-safe.
+def s3_client(access: Access | None = None) -> S3Client:
+    """The client of this process for `access` and the AWS_* settings as they are; thread-safe.
 
-    Credentials, region and endpoint come from boto3's own chain, AWS_ENDPOINT_URL included; with
-    an endpoint of one's own botocore addresses buckets by path unless configured otherwise.
-    Raises UsageError for settings that make no client.
+    Credentials, region and endpoint that `access` does not say come from boto3's own chain,
+    AWS_ENDPOINT_URL included; with an endpoint of one's own botocore addresses buckets by path
+    unless configured otherwise. Raises UsageError for settings that make no client,
+    StoreUnavailable if `access` cannot say them now.
     """
     names = [name for name in os.environ if name.startswith("AWS_")]
     settings = tuple(sorted((name, os.environ.get(name, "")) for name in [*names, *_OURS]))
-    identity = (os.getpid(), settings)
+    identity = (os.getpid(), settings, _asked_timeout)
     with _lock:
-        if identity not in _clients:
-            # Older settings, and clients inherited by a fork, are of no use any more.
-            _clients.clear()
-            _clients[identity] = new_client(CONNECT_TIMEOUT, _read_timeout())
-        return _clients[identity]
+        # Older settings, and clients inherited by a fork, are of no use any more.
+        if access not in _clients or _clients[access][0] != identity:
+            made = new_client(CONNECT_TIMEOUT, _read_timeout(), access=access)
+            _clients[access] = identity, made
+        return _clients[access][1]
 
 
 def forget_credentials() -> None:
@@ -75,12 +78,17 @@ def forget_credentials() -> None:
 
 
 def new_client(
-    connect_timeout: float, read_timeout: float, attempts: int | None = None
+    connect_timeout: float,
+    read_timeout: float,
+    attempts: int | None = None,
+    access: Access | None = None,
 ) -> S3Client:
     """A client beside that of the process; times in seconds, `attempts` a request.
 
-    Raises UsageError for AWS_* settings or a profile that make no client.
+    Raises UsageError for AWS_* settings or a profile that make no client, StoreUnavailable if
+    `access` cannot say its own.
     """
+    said = {} if access is None else access.settings().arguments()
     try:
         tries = attempts or int(os.environ.get("AWS_MAX_ATTEMPTS") or ATTEMPTS)
         config = Config(
@@ -92,7 +100,7 @@ def new_client(
             request_checksum_calculation=_set("AWS_REQUEST_CHECKSUM_CALCULATION"),
             response_checksum_validation=_set("AWS_RESPONSE_CHECKSUM_VALIDATION"),
         )
-        client = boto3.session.Session().client("s3", config=config)
+        client = boto3.session.Session().client("s3", config=config, **said)
     except (BotoCoreError, ValueError) as error:
         raise UsageError(
             f"the AWS settings make no S3 client: {without_secrets(str(error))}; expected "
@@ -103,7 +111,21 @@ def new_client(
     return client
 
 
+def use_read_timeout(seconds: float | None) -> None:
+    """Let the clients of this process wait so long for an answer; None is the environment's."""
+    global _asked_timeout
+    _asked_timeout = seconds
+
+
+def check_timeout(seconds: float | None) -> None:
+    """Raises UsageError unless it is a number of seconds, or None."""
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UsageError(f"s3_read_timeout is {seconds:g}; expected seconds, such as 60")
+
+
 def _read_timeout() -> float:
+    if _asked_timeout is not None:
+        return _asked_timeout
     text = os.environ.get(READ_TIMEOUT_SETTING) or str(READ_TIMEOUT)
     try:
         seconds = float(text)
@@ -129,8 +151,8 @@ def _name_slow_down(response: tuple[Any, dict[str, Any]] | None, **_: object) ->
 def endpoint() -> str:
     """Where requests go, without credentials in it; "" as long as there is no client."""
     with _lock:
-        urls = [client.meta.endpoint_url for client in _clients.values()]
-    return without_secrets(urls[0]) if urls else ""
+        urls = sorted({client.meta.endpoint_url for _, client in _clients.values()})
+    return without_secrets(" or ".join(urls))
 
 
 def with_whole_body(download: Callable[[], T]) -> T:

@@ -25,7 +25,7 @@ def clock_skew(location: S3Location) -> float | None:
     By the Date header of one answer, a refusal's too; None if there is none. Raises StoreError if
     nothing answers, UsageError for AWS_* settings that make no client.
     """
-    client = new_client(CONNECT_TIMEOUT, CONNECT_TIMEOUT, attempts=1)
+    client = new_client(CONNECT_TIMEOUT, CONNECT_TIMEOUT, 1, location.access)
     asked = time.time()
     with explained("ask", str(location)):
         try:

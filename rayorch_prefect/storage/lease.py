@@ -149,7 +149,9 @@ def acquire(
 def lease_file(destination: S3Location, program: str, expires: float) -> LeaseFile:
     """The lease of a (destination, program); a request to it takes a part of `expires` at most."""
     longest = max(1.0, min(_LONGEST_REQUEST, expires / BEATS))
-    return LeaseFile(destination, program, new_client(longest, longest, _ATTEMPTS))
+    return LeaseFile(
+        destination, program, new_client(longest, longest, _ATTEMPTS, destination.access)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class Fence:
         """
         if clock() < _trusted.get(self.token, float("-inf")):
             return
-        file = LeaseFile(self.destination, self.program, s3_client())
+        file = LeaseFile(self.destination, self.program, s3_client(self.destination.access))
         seen = self._in_time(file)
         for token in [each for each, until in _trusted.items() if until < clock()]:
             _trusted.pop(token, None)

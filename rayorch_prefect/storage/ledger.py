@@ -244,7 +244,7 @@ class Ledger:
     def _delete(self, keys: list[str], still_owned: Callable[[], None]) -> bool:
         def delete(key: str) -> None:
             with explained("remove", self.location.uri_of(key)):
-                s3_client().delete_object(Bucket=self.location.bucket, Key=key)
+                s3_client(self.location.access).delete_object(Bucket=self.location.bucket, Key=key)
 
         with ThreadPoolExecutor(min(16, MAX_CONNECTIONS), "ledger") as pool:
             for start in range(0, len(keys), _DELETED_AT_ONCE):

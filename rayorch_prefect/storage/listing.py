@@ -27,7 +27,7 @@ def list_sources(location: S3Location) -> Iterator[Source]:
         if size == 0 and key.endswith("/"):
             continue
         uri = location.uri_of(key)
-        yield Source(uri, etag_of(found, "list", uri), size, key)
+        yield Source(uri, etag_of(found, "list", uri), size, key, access=location.access)
 
 
 def list_keys(location: S3Location) -> Iterator[str]:
@@ -54,9 +54,9 @@ def refuse_empty(location: S3Location) -> None:
 
     Always raises: UsageError, or StoreError if the store refuses even this listing.
     """
-    above = S3Location(location.bucket, location.prefix[:-1].rpartition("/")[0])
+    above = location.at(location.prefix[:-1].rpartition("/")[0])
     with explained("list", str(above)):
-        answer = s3_client().list_objects_v2(
+        answer = s3_client(location.access).list_objects_v2(
             Bucket=above.bucket, Prefix=above.prefix, Delimiter="/", MaxKeys=_NEIGHBOURS
         )
     expected(answer, "IsTruncated", "list", str(above))
@@ -73,7 +73,7 @@ def refuse_empty(location: S3Location) -> None:
 
 def _objects(location: S3Location) -> Iterator[dict[str, Any]]:
     # botocore asks for url-encoded keys and decodes them, so that no key breaks the XML.
-    pages = s3_client().get_paginator("list_objects_v2")
+    pages = s3_client(location.access).get_paginator("list_objects_v2")
     answers = iter(pages.paginate(Bucket=location.bucket, Prefix=location.prefix))
     while True:
         with explained("list", str(location)):

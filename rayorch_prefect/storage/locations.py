@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.storage.access import Access
 from rayorch_prefect.storage.keys import STATE_FOLDER, escape_key
 
 _SCHEME = "s3://"
@@ -14,10 +15,14 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 @dataclass(frozen=True, slots=True)
 class S3Location:
-    """A bucket and a prefix: "" (the whole bucket) or a text that ends with "/"."""
+    """A bucket and a prefix: "" (the whole bucket) or a text that ends with "/".
+
+    `access` is how its store is reached, None for boto3's own chain.
+    """
 
     bucket: str
     prefix: str = ""
+    access: Access | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not _BUCKET.fullmatch(self.bucket):
@@ -37,6 +42,10 @@ class S3Location:
         if not bucket:
             raise UsageError(f"{url!r} names no bucket; expected s3://bucket/prefix/")
         return cls(bucket, prefix)
+
+    def at(self, prefix: str) -> S3Location:
+        """Another prefix of the same bucket, reached in the same way."""
+        return S3Location(self.bucket, prefix, self.access)
 
     def uri_of(self, key: str) -> str:
         """The address of a whole key in this bucket, the key byte for byte."""

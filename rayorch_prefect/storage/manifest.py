@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayorch_prefect.errors import StoreError, UsageError
+from rayorch_prefect.storage.access import Access
 from rayorch_prefect.storage.encoding import parquet_bytes
 from rayorch_prefect.storage.listing import list_keys
 from rayorch_prefect.storage.locations import S3Location
@@ -86,14 +87,16 @@ def empty_other_parts(
             write_part([], destination, program, run_id, part)
 
 
-def read_manifest(uri: str) -> pa.Table:
+def read_manifest(uri: str, access: Access | None = None) -> pa.Table:
     """All rows below a manifest's URI, or of one part, in the order of the parts.
+
+    `access` is that of the destination.
 
     Raises UsageError for a URI that is none, StoreError if there is no part or one is unreadable.
     """
     import pyarrow as pa
 
-    location = S3Location.parse(uri)
+    location = replace(S3Location.parse(uri), access=access)
     single = location.prefix.removesuffix("/")
     if single.endswith(".parquet"):
         keys = [single]

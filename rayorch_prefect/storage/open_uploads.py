@@ -27,7 +27,7 @@ _GONE = ("NoSuchUpload",)
 
 @contextmanager
 def closed_at_the_end(
-    folder: S3Location | None, bucket: str, key: str
+    folder: S3Location | None, place: S3Location, key: str
 ) -> Iterator[Callable[[], None]]:
     """Note in `folder` that an upload to `key` may be open, and close what the inside leaves open.
 
@@ -45,24 +45,26 @@ def closed_at_the_end(
         with suppress(StoreError):
             if folder and late:
                 _write_note(folder, note, key, late=True)
-            close_uploads(bucket, key)
+            close_uploads(place, key)
             if folder and not late:
                 _remove(folder, note)
 
 
-def close_uploads(bucket: str, key: str) -> int:
+def close_uploads(place: S3Location, key: str) -> int:
     """Abort every open upload to this very key; how many. Raises StoreError."""
-    found = [each["UploadId"] for each in _open_uploads(bucket, key)]
+    found = [each["UploadId"] for each in _open_uploads(place, key)]
     for id in found:
-        abort_upload(bucket, key, id)
+        abort_upload(place, key, id)
     return len(found)
 
 
-def abort_upload(bucket: str, key: str, id: str) -> None:
+def abort_upload(place: S3Location, key: str, id: str) -> None:
     """Let the store forget this upload and its parts. Raises StoreError."""
-    with explained("abort the upload of", f"s3://{bucket}/{key}"):
+    with explained("abort the upload of", place.uri_of(key)):
         try:
-            s3_client().abort_multipart_upload(Bucket=bucket, Key=key, UploadId=id)
+            s3_client(place.access).abort_multipart_upload(
+                Bucket=place.bucket, Key=key, UploadId=id
+            )
         except ClientError as error:
             if error_code(error) not in _GONE:
                 raise
@@ -81,7 +83,7 @@ def sweep_uploads(folder: S3Location, *, forget_late: bool = True) -> int:
             content = get_object(folder, note)
             if content is not None:
                 key, late = _told_in(content, folder.uri_of(note))
-                closed += close_uploads(folder.bucket, key)
+                closed += close_uploads(folder, key)
                 if forget_late or not late:
                     _remove(folder, note)
         except StoreError as error:
@@ -93,7 +95,7 @@ def sweep_uploads(folder: S3Location, *, forget_late: bool = True) -> int:
 
 def _write_note(folder: S3Location, note: str, key: str, *, late: bool = False) -> None:
     with explained("write", folder.uri_of(note)):
-        s3_client().put_object(
+        s3_client(folder.access).put_object(
             Bucket=folder.bucket,
             Key=note,
             Body=json.dumps({"key": key, "late": late}).encode(),
@@ -112,11 +114,11 @@ def _told_in(content: bytes, uri: str) -> tuple[str, bool]:
         ) from error
 
 
-def _open_uploads(bucket: str, key: str) -> Iterator[dict[str, Any]]:
-    pages = s3_client().get_paginator("list_multipart_uploads")
-    answers = iter(pages.paginate(Bucket=bucket, Prefix=key))
+def _open_uploads(place: S3Location, key: str) -> Iterator[dict[str, Any]]:
+    pages = s3_client(place.access).get_paginator("list_multipart_uploads")
+    answers = iter(pages.paginate(Bucket=place.bucket, Prefix=key))
     while True:
-        with explained("list the open uploads of", f"s3://{bucket}/{key}"):
+        with explained("list the open uploads of", place.uri_of(key)):
             try:
                 page = next(answers, None)
             except ClientError as error:
@@ -131,4 +133,4 @@ def _open_uploads(bucket: str, key: str) -> Iterator[dict[str, Any]]:
 
 def _remove(folder: S3Location, key: str) -> None:
     with explained("remove", folder.uri_of(key)):
-        s3_client().delete_object(Bucket=folder.bucket, Key=key)
+        s3_client(folder.access).delete_object(Bucket=folder.bucket, Key=key)

@@ -81,8 +81,8 @@ def probe(location: S3Location, timeout: float = 10.0) -> StoreFeatures:
     does not take, list and give back even a plain object; UsageError for AWS_* settings that make
     no client.
     """
-    s3_client()  # so that errors can name the endpoint
-    client = new_client(min(timeout, CONNECT_TIMEOUT), timeout, _ATTEMPTS)
+    s3_client(location.access)  # so that errors can name the endpoint
+    client = new_client(min(timeout, CONNECT_TIMEOUT), timeout, _ATTEMPTS, location.access)
     bench = _Bench(client, state_location(location, "probe", uuid.uuid4().hex))
     bench.write_plain()
     try:

@@ -18,7 +18,7 @@ def get_object(location: S3Location, key: str) -> bytes | None:
     """
 
     def download() -> bytes:
-        answer = s3_client().get_object(Bucket=location.bucket, Key=key)
+        answer = s3_client(location.access).get_object(Bucket=location.bucket, Key=key)
         with closing(answer["Body"]) as body:
             etag_of(answer, "read", uri)
             return body.read()

@@ -24,7 +24,7 @@ def seed(location: S3Location, files: Mapping[str, bytes], content_type: str) ->
     """
     with explained("create", f"s3://{location.bucket}"):
         try:
-            s3_client().create_bucket(Bucket=location.bucket)
+            s3_client(location.access).create_bucket(Bucket=location.bucket)
         except ClientError as error:
             if error_code(error) not in _OURS_ALREADY:
                 raise

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
 from rayorch_prefect.errors import SourceChanged, SourceMissing
+from rayorch_prefect.storage.access import Access
 from rayorch_prefect.storage.answers import error_code, etag_of, explained
 from rayorch_prefect.storage.client import s3_client, with_whole_body
 
@@ -21,7 +22,8 @@ class Source:
     """What a stage gets as its source row; small, picklable, without the bytes.
 
     `uri` is `s3://bucket/` and the key as it stands, never percent-encoded; `etag` is without
-    quotes; `size` is in bytes; `version` is the store's version id where one is pinned.
+    quotes; `size` is in bytes; `version` is the store's version id where one is pinned; `access` is
+    how its store is reached, None for boto3's own chain.
     """
 
     uri: str
@@ -29,6 +31,7 @@ class Source:
     size: int
     key: str
     version: str | None = None
+    access: Access | None = field(default=None, repr=False, compare=False)
 
     @property
     def bucket(self) -> str:
@@ -66,7 +69,7 @@ class Source:
         if self.version is not None:
             request["VersionId"] = self.version
         try:
-            return s3_client().get_object(IfMatch=f'"{self.etag}"', **request)
+            return s3_client(self.access).get_object(IfMatch=f'"{self.etag}"', **request)
         except ClientError as error:
             code = error_code(error)
             if code in ("NoSuchKey", "NoSuchVersion", "404"):

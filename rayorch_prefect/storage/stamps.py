@@ -120,7 +120,7 @@ def _artifact(destination: S3Location, key: str, digest: str) -> Artifact | None
 def _head(destination: S3Location, key: str) -> Mapping[str, Any] | None:
     with explained("read", destination.uri_of(key)):
         try:
-            return s3_client().head_object(Bucket=destination.bucket, Key=key)
+            return s3_client(destination.access).head_object(Bucket=destination.bucket, Key=key)
         except ClientError as error:
             if error_code(error) in NOT_THERE:
                 return None

@@ -9,4 +9,4 @@ from rayorch_prefect.storage.locations import S3Location
 def state_location(destination: S3Location, program: str, *folders: str) -> S3Location:
     """The location below the state folder; each name is one segment, whatever it contains."""
     names = [STATE_FOLDER, *(escape_segment(name) for name in (program, *folders))]
-    return S3Location(destination.bucket, destination.prefix + "/".join(names) + "/")
+    return destination.at(destination.prefix + "/".join(names) + "/")

@@ -31,13 +31,28 @@ class Terms:
     open_uploads: S3Location | None = None
 
     @classmethod
-    def of(cls, features: StoreFeatures, open_uploads: S3Location) -> Terms:
-        """What `features` allow; parts as RAYORCH_PREFECT_PART_BYTES says. Raises UsageError."""
-        return cls(features.conditional_create, features.checksums, _part_bytes_set(), open_uploads)
+    def of(
+        cls, features: StoreFeatures, open_uploads: S3Location, part_bytes: int | None = None
+    ) -> Terms:
+        """What `features` allow; parts of `part_bytes`, or as RAYORCH_PREFECT_PART_BYTES says.
+
+        Raises UsageError for a size that no store takes.
+        """
+        check_part_bytes(part_bytes)
+        size = part_bytes or _part_bytes_set()
+        return cls(features.conditional_create, features.checksums, size, open_uploads)
 
 
 PLAIN = Terms()
 """For a store of which nothing was seen."""
+
+
+def check_part_bytes(size: int | None) -> None:
+    """Raises UsageError unless S3 takes parts of this size, or it is None."""
+    if size is not None and not _SMALLEST_PART <= size <= _LARGEST_PART:
+        raise UsageError(
+            f"s3_part_bytes is {size}; expected bytes, {_SMALLEST_PART} to {_LARGEST_PART}"
+        )
 
 
 def _part_bytes_set() -> int:

@@ -116,7 +116,7 @@ class Upload:
             fields["ChecksumSHA256"] = b64encode(self.body.sha256).decode()
 
         def put(condition: Condition) -> None:
-            answer = s3_client().put_object(
+            answer = s3_client(self.location.access).put_object(
                 **self._at, **fields, **condition, Body=self.body.content
             )
             etag_of(answer, "write", self.uri)
@@ -124,8 +124,7 @@ class Upload:
         self._unless_changed(put)
 
     def _send_parts(self) -> None:
-        bucket = self.location.bucket
-        with closed_at_the_end(self.terms.open_uploads, bucket, self.key) as may_come_late:
+        with closed_at_the_end(self.terms.open_uploads, self.location, self.key) as may_come_late:
             created = self._created(may_come_late)
             id = str(expected(created, "UploadId", "write", self.uri))
             try:
@@ -133,14 +132,16 @@ class Upload:
             except BaseException:
                 # By its name, too: not everyone may list uploads.
                 with suppress(StoreError):
-                    abort_upload(bucket, self.key, id)
+                    abort_upload(self.location, self.key, id)
                 raise
 
     def _created(self, may_come_late: Callable[[], None]) -> dict[str, Any]:
         """An upload in parts, begun. A request that got no answer may begin one at any time."""
         try:
             with explained("write", self.uri):
-                created: Any = s3_client().create_multipart_upload(**self._at, **self._described())
+                created: Any = s3_client(self.location.access).create_multipart_upload(
+                    **self._at, **self._described()
+                )
         except BaseException as error:
             if isinstance(error, StoreUnavailable) or not isinstance(error, StoreError):
                 may_come_late()
@@ -154,7 +155,7 @@ class Upload:
         parts: Any = [self._send_part(upload, number, part) for number, part in numbered]
 
         def complete(condition: Condition) -> None:
-            s3_client().complete_multipart_upload(
+            s3_client(self.location.access).complete_multipart_upload(
                 **upload, MultipartUpload={"Parts": parts}, **condition
             )
 
@@ -162,7 +163,9 @@ class Upload:
 
     def _send_part(self, upload: dict[str, Any], number: int, part: memoryview) -> dict[str, Any]:
         with explained("write", f"{self.uri} (part {number})"):
-            answer = s3_client().upload_part(**upload, PartNumber=number, Body=bytes(part))
+            answer = s3_client(self.location.access).upload_part(
+                **upload, PartNumber=number, Body=bytes(part)
+            )
         etag_of(answer, "write", self.uri)
         # Checksums that boto3 was set to send must be named again at the end.
         sums = {name: sum for name, sum in answer.items() if name.startswith("Checksum")}
@@ -196,7 +199,7 @@ class Upload:
         """What is under the key now. A refusal to look is raised, never taken for absence."""
         mode: dict[str, Any] = {"ChecksumMode": "ENABLED"} if self.terms.checksums else {}
         try:
-            return dict(s3_client().head_object(**self._at, **mode))
+            return dict(s3_client(self.location.access).head_object(**self._at, **mode))
         except ClientError as error:
             if error_code(error) in NOT_THERE:
                 return None
@@ -235,7 +238,7 @@ class Upload:
 
         def download() -> bytes:
             seen = sha256()
-            with closing(s3_client().get_object(**self._at)["Body"]) as body:
+            with closing(s3_client(self.location.access).get_object(**self._at)["Body"]) as body:
                 while chunk := body.read(_READ_BYTES):
                     seen.update(chunk)
             return seen.digest()

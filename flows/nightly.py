@@ -54,6 +54,7 @@ async def run_night(
     policy: str | None = None,
     record: str | None = None,
     parent_events: int | None = None,
+    stage_log_level: str | None = None,
     hooks: Mapping[str, str | Hook] | None = None,
 ) -> tuple[State[Any], NightSummary]:
     """Run a night inside an async flow of one's own; its final state and its numbers.
@@ -92,6 +93,10 @@ async def run_night(
     At most `parent_events` Prefect events tell of published parents, and of failed ones; `hooks`
     are functions, or their names, by `on_parent_published`, `on_parent_failed` and
     `on_microbatch_end`: each gets what has ended.
+
+    What stages log in their workers from `stage_log_level` on (DEBUG, INFO, WARNING, ERROR,
+    CRITICAL; OFF for nothing; default WARNING) is in the log of the microbatch whose rows it is
+    about.
 
     One run at a time owns a (destination, program): a second one ends as Failed named
     OwnedElsewhere, its message naming the owner, and takes no source. It takes over from an owner
@@ -172,6 +177,7 @@ async def nightly(
     policy: str | None = None,
     record: str | None = None,
     parent_events: int | None = None,
+    stage_log_level: str | None = None,
     hooks: dict[str, str] | None = None,
 ) -> State[Any]:
     """Publish every source under `source` as `program` says; `run_night` has the parameters.
@@ -206,6 +212,7 @@ async def nightly(
         policy=policy,
         record=record,
         parent_events=parent_events,
+        stage_log_level=stage_log_level,
         hooks=hooks,
     )
     if outermost():

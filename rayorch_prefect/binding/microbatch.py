@@ -26,6 +26,7 @@ from rayorch_prefect.binding.publishing import (
     upload_failure,
 )
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed, paths
+from rayorch_prefect.binding.stage_logs import in_this_run
 from rayorch_prefect.binding.stage_watch import Look
 from rayorch_prefect.binding.states import cancelled, judge, to_state
 from rayorch_prefect.binding.stopping import Stop
@@ -264,7 +265,8 @@ class Microbatch:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         keys = [source.uri for source in sources]
-        return self.night.engine.submit(sources, keys=keys, on_parent=hand_over)
+        lines = in_this_run(lambda parent: sources[parent].key)
+        return self.night.engine.submit(sources, keys=keys, on_parent=hand_over, on_line=lines)
 
     def _settle_without_upload(self, parent: Parent) -> None:
         dropped = parent.outcome is ParentOutcome.DROPPED

@@ -28,6 +28,7 @@ from rayorch_prefect.binding.ownership import Claim, owning
 from rayorch_prefect.binding.publishing import Shelf
 from rayorch_prefect.binding.rows import Row, manifest_row, not_processed
 from rayorch_prefect.binding.selection import select
+from rayorch_prefect.binding.stage_logs import in_this_run
 from rayorch_prefect.binding.states import cancelled, judge, to_state
 from rayorch_prefect.binding.stopping import Stop
 from rayorch_prefect.binding.summaries import NightSummary
@@ -250,6 +251,8 @@ class Night:
             max_pending_mb=self.order.max_pending_mb,
             policy=self.order.policy,
             record=self._recording(),
+            log_level=self.order.stage_log_level,
+            on_line=in_this_run(),
         )
         self.stop.then(engine.give_up)
         try:

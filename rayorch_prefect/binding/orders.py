@@ -14,6 +14,7 @@ from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import DoesNotFit, StageStartError, UsageError
 from rayorch_prefect.execution.bounds import AUTO, checked_bound
 from rayorch_prefect.execution.environments import environment
+from rayorch_prefect.execution.log_lines import WARNING, checked_level
 from rayorch_prefect.model.outcomes import Kind
 from rayorch_prefect.replay.recorder import require_folder
 from rayorch_prefect.scheduler.policies import FIFO, policy_of
@@ -55,6 +56,7 @@ _SAID_AGAIN = (
     "policy",
     "record",
     "parent_events",
+    "stage_log_level",
 )
 
 
@@ -76,9 +78,10 @@ class Order:
     `upload_tries` times while the store is unavailable, with growing gaps. `max_pending` and
     `max_pending_mb` are the Engine's bounds, `policy` is the name of its policy. `record` is a
     folder for a recording of the run's events. At most `parent_events` Prefect events are emitted
-    of published parents, and of failed ones; `hooks` are functions, or their names, by the names
-    in `HOOKS`. An answer of the store may take `s3_read_timeout` seconds; longer artifacts go in
-    parts of `s3_part_bytes`; None is the store's own default.
+    of published parents, and of failed ones. What stages log from `stage_log_level` on is in the
+    flow runs' logs. `hooks` are functions, or their names, by the names in `HOOKS`. An answer of
+    the store may take `s3_read_timeout` seconds; longer artifacts go in parts of `s3_part_bytes`;
+    None is the store's own default.
     """
 
     program: str
@@ -107,6 +110,7 @@ class Order:
     policy: str = FIFO
     record: str | None = None
     parent_events: int = PARENT_EVENTS
+    stage_log_level: str = WARNING
     hooks: Mapping[str, Any] = field(default_factory=dict, repr=False)
     s3_read_timeout: float | None = None
     s3_part_bytes: int | None = None
@@ -138,6 +142,7 @@ class Order:
         check_hooks(self.hooks)
         checked_bound(self.max_pending, self.max_pending_mb)
         policy_of(self.policy)
+        checked_level(self.stage_log_level, "stage_log_level")
         if self.record is not None:
             require_folder(self.record)
         check_timeout(self.s3_read_timeout)

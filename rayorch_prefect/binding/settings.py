@@ -68,6 +68,11 @@ class RayorchSettings(PrefectBaseSettings):
         default=None,
         description="Prefect events of published sources, and of failed ones, a night (1000).",
     )
+    stage_log_level: str | None = Field(
+        default=None,
+        description="From which level on what stages log is in the runs' logs; `OFF` for nothing "
+        "(`WARNING`).",
+    )
     ray_address: str | None = Field(
         default=None,
         description="The cluster, `host:6379` or `ray-cluster/NAME` (RAY_ADDRESS, else a local "

@@ -243,6 +243,12 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
         help="which ready rows go next (default fifo); canary: few of a source until some are back",
     )
     run.add_argument(
+        "--stage-log-level",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"),
+        help="what stages log from this level on is in their microbatch's log at Prefect (default "
+        "WARNING)",
+    )
+    run.add_argument(
         "--limit",
         type=_at_least(1),
         metavar="N",

@@ -69,6 +69,7 @@ _SETTINGS = (
     "policy",
     "record",
     "parent_events",
+    "stage_log_level",
 )
 
 

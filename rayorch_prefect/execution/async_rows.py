@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from rayorch_prefect.execution import whereabouts
 from rayorch_prefect.execution.bars import Bars, Gate
 from rayorch_prefect.execution.batch import (
     Fetch,
@@ -53,6 +54,7 @@ class AsyncRows:
         if not isinstance(inputs, list):
             return inputs, returns
         gate = Gate(bars, message)
+        whereabouts.begin_beside(gate)
         begin = asyncio.get_running_loop().time()
         results = await self._results(contract, inputs, gate)
         busy = asyncio.get_running_loop().time() - begin

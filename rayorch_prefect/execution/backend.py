@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.marker import Place
-from rayorch_prefect.execution.messages import BatchMessage, Reply, RowChunk
+from rayorch_prefect.execution.messages import BatchMessage, Line, Reply, RowChunk
 from rayorch_prefect.model.events import Bar, WorkerLost
 
 
@@ -85,6 +85,16 @@ class WorkerIsAt:
     place: Place | None
 
 
+@dataclass(frozen=True, slots=True)
+class LinesCame:
+    """What the stage of a pool has logged in a worker, and how many lines were left out by
+    batch."""
+
+    pool: int
+    lines: tuple[Line, ...]
+    left_out: tuple[tuple[int, int], ...]
+
+
 BackendMessage: TypeAlias = (
     WorkerIsReady
     | WorkerIsLost
@@ -93,6 +103,7 @@ BackendMessage: TypeAlias = (
     | ChunksCame
     | TakeBackAnswer
     | WorkerIsAt
+    | LinesCame
 )
 
 

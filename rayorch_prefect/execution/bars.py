@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from rayorch_prefect.execution.marker import Marker
+from rayorch_prefect.execution.marker import NO_ROW, Marker
 from rayorch_prefect.execution.messages import BatchMessage
 from rayorch_prefect.model.events import Bar
 
@@ -39,12 +39,15 @@ class Bars:
 
 
 class Gate:
-    """Decides, row by row of one batch, whether a row still starts."""
+    """Decides, row by row of one batch, whether a row still starts. `row` is the one that was
+    started last, `NO_ROW` where rows are not started one by one."""
 
     def __init__(self, bars: Bars, message: BatchMessage, marker: Marker | None = None) -> None:
         self._bars = bars
         self._message = message
         self._marker = marker
+        self.batch = message.batch
+        self.row = NO_ROW
         bars.forget_before(message.oldest)
 
     def skips(self, row: int) -> bool:
@@ -61,6 +64,7 @@ class Gate:
 
     def starts(self, row: int) -> None:
         """The row is started now; announced where its stage has a row limit."""
+        self.row = row
         if self._marker is not None:
             self._marker.row(row)
 

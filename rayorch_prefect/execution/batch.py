@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from rayorch_prefect.execution import whereabouts
 from rayorch_prefect.execution.bars import Bars, Gate
 from rayorch_prefect.execution.children import children_again
 from rayorch_prefect.execution.codec import EncodedChunk, LargeChunk, decode, encode, rows_of
@@ -62,7 +63,10 @@ def run_batch(
     if message.pieces:
         results = children_again(runner, contract, message, inputs)
     else:
-        results = runner.run(contract, message.rows, inputs, Gate(bars, message, marker))
+        gate = Gate(bars, message, marker)
+        whereabouts.begin(gate)
+        results = runner.run(contract, message.rows, inputs, gate)
+        whereabouts.end()
     busy = time.perf_counter() - begin
     if marker is not None:
         marker.between_rows(message.batch)

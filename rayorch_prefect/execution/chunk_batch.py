@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from rayorch_prefect.execution import whereabouts
 from rayorch_prefect.execution.bars import Bars, Gate
 from rayorch_prefect.execution.batch import Fetch, LargeReturns, encoded_outputs, read_inputs
 from rayorch_prefect.execution.children import Due, Made, Pace, RowsInChunks, columns_of
@@ -46,6 +47,7 @@ def run_in_chunks(
     before_start()
     begin = time.perf_counter()
     gate = Gate(bars, message, marker)
+    whereabouts.begin(gate)
     rows = RowsInChunks(runner, contract, message, gate, due or Pace())
     try:
         for made in rows.run(inputs):
@@ -56,6 +58,7 @@ def run_in_chunks(
         last = _ended(broken.breach)
     except _Unstorable as problem:
         last = _ended(problem.fault)
+    whereabouts.end()
     if marker is not None:
         marker.between_rows(message.batch)
     yield last

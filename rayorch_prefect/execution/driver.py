@@ -18,6 +18,7 @@ from rayorch_prefect.execution.backend import (
     BackendMessage,
     BatchReply,
     ChunksCame,
+    LinesCame,
     TakeBackAnswer,
     WorkerHasRetired,
     WorkerIsAt,
@@ -42,8 +43,9 @@ from rayorch_prefect.execution.messages import (
 from rayorch_prefect.execution.owner import Owner
 from rayorch_prefect.execution.parent import OnParent, Parent, Payload
 from rayorch_prefect.execution.remaking import Remaker
-from rayorch_prefect.execution.rows import DescribedRows, SourceRows
+from rayorch_prefect.execution.rows import DescribedRows, SourceRows, stored_rows
 from rayorch_prefect.execution.stage_costs import StageCosts
+from rayorch_prefect.execution.stage_lines import OnLine, StageLines, log_line
 from rayorch_prefect.execution.standstill import standing
 from rayorch_prefect.execution.stops import error_of
 from rayorch_prefect.model.events import (
@@ -101,10 +103,12 @@ class Driver:
         bound: Bound = Bound(),  # noqa: B008
         policy: str | Policy = FIFO,
         recorder: Recorder | None = None,
+        on_line: OnLine = log_line,
     ) -> None:
         self.plan = plan
         self.scheduler = Scheduler(plan, batches_at_worker, bound=bound, policy=policy)
         self.chronicle = Chronicle(self.scheduler, clock, recorder)
+        self.lines = StageLines(plan, self.scheduler, on_line, timer)
         self.blocks = Blocks()
         self.costs = [StageCosts.of(call) for call in plan.calls]
         self.error: RayorchError | None = None
@@ -154,6 +158,7 @@ class Driver:
         keys: Sequence[str],
         described: DescribedRows,
         on_parent: OnParent,
+        on_line: OnLine | None = None,
     ) -> int:
         """Admit a microbatch; returns its number. Parents come through `on_parent`."""
         number = self._next_microbatch
@@ -163,28 +168,14 @@ class Driver:
             owner.tell(number, self.error)
             return number
         self._owners[number] = owner
-        stored, refused = self._rows_stored(described)
+        stored, refused = stored_rows(described, self.source_data)
         first = self.blocks.store([(1, data) for data in stored], SourceRows(self.plan, rows))
         source = OutputReport(first, len(described.chunks), described.shapes, described.mask)
         invalid = (*described.invalid, *refused.items())
         self.chronicle.admits(number, keys)
+        self.lines.admits(number, keys, on_line)
         self._apply(SourceAdmitted(number, len(rows), source, invalid))
         return number
-
-    def _rows_stored(self, described: DescribedRows) -> tuple[list[Any], dict[int, str]]:
-        """The data of each source value, and the rows that the object store did not take."""
-        stored: list[Any] = []
-        refused: dict[int, str] = {}
-        for index, chunk in enumerate(described.chunks):
-            try:
-                data = self.source_data(chunk)
-            except ObjectStoreFull as error:
-                # The others go on; such a row is refused, and its values are let go unread.
-                data = b""
-                said = f"{chunk.size} bytes that could not be stored: {error}"
-                refused[described.row_of(index)] = said
-            stored.append(data)
-        return stored, refused
 
     def source_data(self, chunk: EncodedChunk) -> Any:
         """A source row's value as a block's data."""
@@ -230,7 +221,9 @@ class Driver:
     # -- messages in ---------------------------------------------------------------------------
 
     def receive(self, message: BackendMessage) -> None:
-        """Apply what a backend says; once all has failed, nothing."""
+        """Apply what a backend says; once all has failed, nothing but what stages logged."""
+        if isinstance(message, LinesCame):
+            self.lines.came(message)
         if self.error is not None:
             return
         match message:
@@ -393,6 +386,7 @@ class Driver:
                     self.blocks.release(instruction.slot, instruction.n)
                 case MicrobatchClosed():
                     self._owners.pop(instruction.microbatch, None)
+                    self.lines.ended(instruction.microbatch)
                 case _:
                     pass
 

@@ -24,17 +24,25 @@ from rayorch_prefect.errors import (
     UsageError,
 )
 from rayorch_prefect.execution.appliers import Application, Appliers
-from rayorch_prefect.execution.backend import BackendMessage, BatchReply, ChunksCame, WorkerIsReady
+from rayorch_prefect.execution.backend import (
+    BackendMessage,
+    BatchReply,
+    ChunksCame,
+    LinesCame,
+    WorkerIsReady,
+)
 from rayorch_prefect.execution.bounds import AUTO, bound_of, checked_bound
 from rayorch_prefect.execution.cluster import check_fit, connect, object_store_bytes, waiting_text
 from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.engine_run import Run
 from rayorch_prefect.execution.environments import checked, refuse_local_folders
 from rayorch_prefect.execution.local import row_keys
+from rayorch_prefect.execution.log_lines import WARNING, checked_level
 from rayorch_prefect.execution.metrics import EngineMetrics, snapshot
 from rayorch_prefect.execution.parent import OnParent, Parent
 from rayorch_prefect.execution.ray_backend import RayBackend
 from rayorch_prefect.execution.rows import describe_rows
+from rayorch_prefect.execution.stage_lines import OnLine, log_line
 from rayorch_prefect.execution.standstill import Standstill
 from rayorch_prefect.execution.worker_actor import search_path
 from rayorch_prefect.program.declare import Program, require_program
@@ -77,6 +85,10 @@ class Engine:
     `record` names a new file that gets every event of the run, but no value, to be replayed
     (`rayorch-prefect replay`); at about `record_mb` MiB it ends, and the run goes on.
 
+    What stages log in their workers from `log_level` on ("OFF": nothing) is told to `on_line` as
+    StageLines, by default to the logger `rayorch_prefect.stages`; at most 50 lines a second and
+    1,000 in all for each microbatch, and what was left out is counted there.
+
     Raises on entering: UsageError for a runtime_env that Ray does not take or a recording that
     cannot be made, DoesNotFit if a stage
     fits no node, StageStartError if a stage cannot be built, ClusterError if workers do not
@@ -100,6 +112,8 @@ class Engine:
         policy: str | Policy = FIFO,
         record: str | Path | None = None,
         record_mb: float = MOST_MB,
+        log_level: str = WARNING,
+        on_line: OnLine = log_line,
     ) -> None:
         if batches_at_worker not in (1, 2):
             raise UsageError(f"batches_at_worker is 1 or 2, not {batches_at_worker!r}")
@@ -112,6 +126,8 @@ class Engine:
         self.plan = program.plan
         self._record = record
         self._record_mb = record_mb
+        self._log_level = checked_level(log_level)
+        self._on_line = on_line
         self._address = address
         self._appliers_wanted = appliers
         self._start_timeout = start_timeout
@@ -123,6 +139,8 @@ class Engine:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # Nothing enters the inbox after its end mark, or a caller would wait for ever.
         self._door = threading.Lock()
+        # What workers logged as they were closed.
+        self._last_lines: list[LinesCame] = []
         self._tick_waits = False
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -168,7 +186,7 @@ class Engine:
         # A job's environment holds for all its actors, and is fixed as the job connects.
         rest = {} if self._own_ray else self._runtime_env
         refuse_local_folders(rest)
-        self._backend = RayBackend(self.plan, self._tell, rest)
+        self._backend = RayBackend(self.plan, self._tell, rest, self._log_level)
         self.bound = bound_of(*self._bound_wanted, object_store_bytes())
         recorder = None if self._record is None else Recorder(self._record, self._record_mb)
         self._driver = Driver(
@@ -179,6 +197,7 @@ class Engine:
             policy=self._policy,
             bound=self.bound,
             recorder=recorder,
+            on_line=self._on_line,
         )
         self._appliers = Appliers(
             self._appliers_wanted, search_path(), self._later, self._driver.renew, runtime_env=rest
@@ -219,6 +238,8 @@ class Engine:
                 self._thread.join()
             if self._backend is not None:
                 self._backend.close(END_S if patience_s is None else patience_s)
+            if self._driver is not None:
+                self._driver.lines.close(self._last_lines)
         finally:
             if self._own_ray:
                 ray.shutdown()
@@ -233,7 +254,8 @@ class Engine:
             return not self._closed
 
     def _tell(self, message: BackendMessage) -> None:
-        self._later(self._receive, message)
+        if not self._later(self._receive, message) and isinstance(message, LinesCame):
+            self._last_lines.append(message)
 
     def _receive(self, message: BackendMessage) -> None:
         if isinstance(message, BatchReply | ChunksCame | WorkerIsReady):
@@ -307,13 +329,15 @@ class Engine:
         *,
         keys: Sequence[str] | None = None,
         on_parent: OnParent | None = None,
+        on_line: OnLine | None = None,
     ) -> Run:
         """Begin a microbatch of any picklable rows.
 
         Parents come by iterating over the Run or, each the moment it is complete and on the
         Engine's thread, through `on_parent`, which must be quick; it gets the error instead,
         once, if the Engine ends. A run whose `on_parent` raises is abandoned, and the log says
-        so. `keys` name the rows in messages (default: their `uri`).
+        so. `keys` name the rows in messages (default: their `uri`). `on_line` gets what stages log
+        of these rows, on that thread too, in place of the Engine's.
 
         Raises EngineClosed outside of `with`; UsageError for a row that cannot be pickled or
         another number of keys than of rows.
@@ -324,7 +348,7 @@ class Engine:
         names = row_keys(listed, keys)
         described = describe_rows(self.plan, listed)
         if not self._later(
-            self._admit, driver, run, listed, names, described, on_parent or run.deliver
+            self._admit, driver, run, listed, names, described, on_parent or run.deliver, on_line
         ):
             raise EngineClosed("the Engine has been left")
         return run

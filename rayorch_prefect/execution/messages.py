@@ -172,4 +172,22 @@ class Portion:
     large: bool
 
 
+class Line(NamedTuple):
+    """What a stage logged. `batch` and `row` are -1 where it belongs to none, or to no single one;
+    `level` is Python's."""
+
+    batch: int
+    row: int
+    level: int
+    text: str
+
+
+class LinesTaken(NamedTuple):
+    """Lines, and how many were left out by batch. `last`: the worker ends."""
+
+    lines: tuple[Line, ...]
+    left_out: tuple[tuple[int, int], ...]
+    last: bool
+
+
 Reply = InputsLost | RowsReply | AttemptFailed | ContractBreach

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -29,6 +30,7 @@ from rayorch_prefect.execution import object_store
 from rayorch_prefect.execution.backend import (
     BackendMessage,
     BatchReply,
+    LinesCame,
     TakeBackAnswer,
     WorkerHasRetired,
     WorkerIsAt,
@@ -37,8 +39,15 @@ from rayorch_prefect.execution.backend import (
 )
 from rayorch_prefect.execution.batch import Fetch
 from rayorch_prefect.execution.environments import merged
+from rayorch_prefect.execution.log_lines import OFF
 from rayorch_prefect.execution.marker import Place, read
-from rayorch_prefect.execution.messages import BatchMessage, Built, RowsReply, TakenBack
+from rayorch_prefect.execution.messages import (
+    BatchMessage,
+    Built,
+    LinesTaken,
+    RowsReply,
+    TakenBack,
+)
 from rayorch_prefect.execution.portions import MOST_UNTAKEN, Portions
 from rayorch_prefect.execution.specs import build_order
 from rayorch_prefect.execution.stage_runner import short
@@ -56,6 +65,7 @@ RETIRING_S = 30.0
 # Ray tells the death of a node in words only.
 NODE_OF_DEATH = re.compile(r"its node has died\. Node Id: ([0-9a-f]+)")
 LAST_PORTION_S = 2.0
+LAST_LINES_S = 1.0
 # Where an actor was, which says nothing about the row.
 _NOT_TOLD = ("class_name", "actor_id", "pid", "namespace", "ip")
 
@@ -63,7 +73,7 @@ _NOT_TOLD = ("class_name", "actor_id", "pid", "namespace", "ip")
 class RayBackend:
     """Workers as Ray actors; `tell` gets each message on one of Ray's threads.
 
-    `runtime_env` lies under the stages' own.
+    `runtime_env` lies under the stages' own; what stages log from `log_level` on is told.
     """
 
     def __init__(
@@ -71,11 +81,14 @@ class RayBackend:
         plan: Plan,
         tell: Callable[[BackendMessage], None],
         runtime_env: Mapping[str, Any] | None = None,
+        log_level: str = OFF,
     ) -> None:
         self._tell = tell
+        self._log_level = log_level
         self._actors: dict[int, Any] = {}
         self._pool_of: dict[int, int] = {}
         self._built_as: dict[int, Built] = {}
+        self._watches: dict[int, Any] = {}
         self._node = ray.get_runtime_context().get_node_id()
         self._next_worker = 0
         self._takers: list[threading.Thread] = []
@@ -97,7 +110,7 @@ class RayBackend:
         actor = self._classes[pool].remote()
         self._actors[worker] = actor
         self._pool_of[worker] = pool
-        built = actor.build.remote(own_versions(), self._specs[pool], self._path)
+        built = actor.build.remote(own_versions(), self._specs[pool], self._path, self._log_level)
         built.future().add_done_callback(lambda future: self._built(worker, future))
         return worker
 
@@ -107,7 +120,9 @@ class RayBackend:
         if error is not None:
             self._tell(_lost(worker, pool, error))
         elif not isinstance(built := future.result(), Built):
-            kind, message = built
+            kind, message, *logged = built
+            for taken in logged:
+                self._logged(pool, taken)
             self._tell(WorkerIsLost(worker, pool, kind, f"{kind}: {message}"))
         else:
             self._built_as[worker] = built
@@ -115,18 +130,27 @@ class RayBackend:
             self._watch(worker)
 
     def _watch(self, worker: int) -> None:
-        """Notice a worker that dies while it has nothing to do."""
+        """Notice a worker that dies while it has nothing to do, and what its stage logs."""
         actor = self._actors.get(worker)
         if actor is not None:
-            actor.watch.remote().future().add_done_callback(
-                lambda future: self._watched(worker, future)
-            )
+            watch = self._watches[worker] = actor.watch.remote()
+            watch.future().add_done_callback(lambda future: self._watched(worker, future))
 
     def _watched(self, worker: int, future: Future[Any]) -> None:
-        error = future.exception()
-        if error is not None:
-            pool = self._pool_of[worker]
+        pool = self._pool_of[worker]
+        if (error := future.exception()) is not None:
             self._tell(_lost(worker, pool, error, self._built_as.get(worker), idle=True))
+            del self._watches[worker]
+            return
+        taken: LinesTaken = future.result()
+        self._logged(pool, taken)
+        del self._watches[worker]
+        if not taken.last:
+            self._watch(worker)
+
+    def _logged(self, pool: int, taken: LinesTaken) -> None:
+        if taken.lines or taken.left_out:
+            self._tell(LinesCame(pool, taken.lines, taken.left_out))
 
     def send(self, worker: int, batch: int, message: BatchMessage) -> None:
         """Send a batch; its reply or the worker's death is told."""
@@ -269,10 +293,15 @@ class RayBackend:
         """End all workers: first by `close()`, then for good."""
         ends = {worker: actor.close.remote() for worker, actor in self._actors.items()}
         if ends:
-            ray.wait(list(ends.values()), num_returns=len(ends), timeout=patience_s)
+            # The watches end with what was logged last.
+            awaited = [*ends.values(), *list(self._watches.values())]
+            ray.wait(awaited, num_returns=len(awaited), timeout=patience_s)
         for worker, end in ends.items():
             self._log_end(worker, _error_of(end))
             self.discard(worker)
+        until = time.monotonic() + LAST_LINES_S
+        while self._watches and time.monotonic() < until:
+            time.sleep(0.001)  # what they end with is being told
         # They are told that their workers are gone; Ray may be shut down after that.
         for taker in self._takers:
             taker.join(LAST_PORTION_S)

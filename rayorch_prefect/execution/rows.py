@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rayorch_prefect.errors import UsageError
+from rayorch_prefect.errors import ObjectStoreFull, UsageError
 from rayorch_prefect.execution.batch import row_ends
 from rayorch_prefect.execution.codec import EncodedChunk, encode
 from rayorch_prefect.execution.messages import CallContract
@@ -59,6 +59,25 @@ def _taken_apart(plan: Plan, rows: Sequence[Any]) -> tuple[Column, list[tuple[in
             expected = breach.expected.replace(" of the batch", "")  # these rows are in none yet
             invalid.append((row, f"{breach.received} instead of {expected}"))
     return column, invalid
+
+
+def stored_rows(
+    described: DescribedRows, store: Callable[[EncodedChunk], Any]
+) -> tuple[list[Any], dict[int, str]]:
+    """The data of each source value, and why rows were refused that the object store did not
+    take."""
+    stored: list[Any] = []
+    refused: dict[int, str] = {}
+    for index, chunk in enumerate(described.chunks):
+        try:
+            data = store(chunk)
+        except ObjectStoreFull as error:
+            # The others go on; such a row is refused, and its values are let go unread.
+            data = b""
+            said = f"{chunk.size} bytes that could not be stored: {error}"
+            refused[described.row_of(index)] = said
+        stored.append(data)
+    return stored, refused
 
 
 @dataclass(slots=True, eq=False)

@@ -6,9 +6,10 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 import ray
@@ -19,6 +20,7 @@ from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import run_batch
 from rayorch_prefect.execution.chunk_batch import run_in_chunks
 from rayorch_prefect.execution.departure import Departures
+from rayorch_prefect.execution.log_lines import LogLines
 from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.marker import Marker
 from rayorch_prefect.execution.memory import resident_mb
@@ -26,6 +28,7 @@ from rayorch_prefect.execution.messages import (
     BatchMessage,
     Built,
     CallContract,
+    LinesTaken,
     Reply,
     RowsReply,
     TakenBack,
@@ -41,6 +44,8 @@ _PATIENCE_S = 1.0
 CONTROL = "control"
 WATCH = "watch"
 ROWS = "rows"
+# (type, message) of why, and the lines logged on the way; none from another version.
+NotBuilt: TypeAlias = tuple[str, str] | tuple[str, str, LinesTaken]
 
 
 class WorkerActor:
@@ -61,18 +66,23 @@ class WorkerActor:
         self._left_behind: dict[int, Sequence[Any]] = {}
         self._collected = threading.Event()
         self._collected.set()
-        self._end = threading.Event()
+        self._lines_wait = threading.Event()
+        self._lines = LogLines(self._wake)
 
-    def build(self, driver: tuple[str, str], *given: Any) -> tuple[str, str] | Built:
-        """Build the stage; or (type, message) of what its constructor raised.
+    def _wake(self) -> None:
+        self._lines_wait.set()
+
+    def build(self, driver: tuple[str, str], *given: Any) -> NotBuilt | Built:
+        """Build the stage; or (type, message) of what its constructor raised, and what it logged.
 
         `driver` are the driver's versions. What else is `given` is for the same version's eyes.
         """
         problem = mismatch(driver, own_versions())
         return ("VersionMismatch", problem) if problem else self._build(*given)
 
-    def _build(self, spec: bytes, path: Sequence[str]) -> tuple[str, str] | Built:
+    def _build(self, spec: bytes, path: Sequence[str], log_level: str) -> NotBuilt | Built:
         import_from(path)
+        self._lines.begin(log_level)
         try:
             order: BuildOrder = cloudpickle.loads(spec)
             self._contracts = order.contracts
@@ -82,7 +92,8 @@ class WorkerActor:
             self._marker = Marker() if order.marks_rows else None
             self._weighs = order.weighs
         except FAULTS as error:
-            return type(error).__name__, short(error)
+            return type(error).__name__, short(error), self._lines.take()
+        self._lines.built()
         node = ray.get_runtime_context().get_node_id()
         return Built(node, None if self._marker is None else self._marker.path)
 
@@ -193,15 +204,22 @@ class WorkerActor:
         """A bar whose report did not count."""
         self._bars.forget(bar)
 
-    def watch(self) -> None:
-        """Returns when the worker ends; its death is an error at the caller."""
-        self._end.wait()
+    def watch(self) -> LinesTaken:
+        """What the stage has logged, once there is something, or the worker ends; its death is an
+        error at the caller."""
+        while not self._lines.waiting:
+            self._lines_wait.wait()
+            self._lines_wait.clear()
+        time.sleep(self._lines.gathers_s)
+        return self._lines.take()
 
     def close(self) -> None:
         """Let the stage put away what it holds, and end."""
-        self._end.set()
-        if self._runner is not None:
-            self._runner.close()
+        try:
+            if self._runner is not None:
+                self._runner.close()
+        finally:
+            self._lines.end()
         if self._marker is not None:
             self._marker.close()
         ray.actor.exit_actor()  # type: ignore[no-untyped-call]
@@ -215,10 +233,12 @@ class ConcurrentWorkerActor(WorkerActor):
         super().__init__()
         self._rows: AsyncRows | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watch_loop: asyncio.AbstractEventLoop | None = None
+        self._lines_come = asyncio.Event()
 
     async def build(  # type: ignore[override]
         self, driver: tuple[str, str], *given: Any
-    ) -> tuple[str, str] | Built:
+    ) -> NotBuilt | Built:
         """See `WorkerActor.build`; the stage is built on the loop of its rows."""
         self._loop = asyncio.get_running_loop()
         return super().build(driver, *given)
@@ -238,17 +258,29 @@ class ConcurrentWorkerActor(WorkerActor):
         reply, returns = await self._rows.run(contract, message, fetch, self._bars)
         return self._returned(message, self._weighed(reply), returns)
 
-    async def watch(self) -> None:  # type: ignore[override]
+    def _wake(self) -> None:
+        if self._watch_loop is not None:
+            self._watch_loop.call_soon_threadsafe(self._lines_come.set)
+
+    async def watch(self) -> LinesTaken:  # type: ignore[override]
         """See `WorkerActor.watch`; the driver ends this process for good once it has closed."""
-        await asyncio.Event().wait()
+        self._watch_loop = asyncio.get_running_loop()
+        while not self._lines.waiting:
+            await self._lines_come.wait()
+            self._lines_come.clear()
+        await asyncio.sleep(self._lines.gathers_s)
+        return self._lines.take()
 
     async def close(self) -> None:  # type: ignore[override]
         """Let the stage put away what it holds, on the loop of its rows."""
         # One that retires may be closed once more as the Engine is left: its stage is not.
         runner, self._runner = self._runner, None
-        if runner is not None and self._loop is not None:
-            closed = asyncio.run_coroutine_threadsafe(runner.closed(), self._loop)
-            await asyncio.wrap_future(closed)
+        try:
+            if runner is not None and self._loop is not None:
+                closed = asyncio.run_coroutine_threadsafe(runner.closed(), self._loop)
+                await asyncio.wrap_future(closed)
+        finally:
+            self._lines.end()
 
 
 def worker_class(concurrency: int = 1) -> Any:

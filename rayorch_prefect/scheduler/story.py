@@ -115,12 +115,17 @@ class Story:
         while self._entities_left > ENTITIES_REMEMBERED or len(self.left) > LEFT_REMEMBERED:
             self._entities_left -= _entities(self.left.popleft())
 
+    def chapter(self, batch: int) -> Chapter | None:
+        """What is remembered of one batch."""
+        latest_first = (chapter for chapter in reversed(self._chapters) if chapter.batch == batch)
+        return self._open.get(batch) or next(latest_first, None)
+
     def of_batch(self, batch: int) -> str:
         """What is known of one batch."""
-        for chapter in self._chapters:
-            if chapter.batch == batch:
-                return f"batch {batch} to worker {chapter.worker}: {chapter.end}"
-        return f"batch {batch}: not remembered"
+        chapter = self.chapter(batch)
+        if chapter is None:
+            return f"batch {batch}: not remembered"
+        return f"batch {batch} to worker {chapter.worker}: {chapter.end}"
 
     def ready_at(self, microbatch: int, call: int, entity: int) -> int | None:
         """The event that made a Grain ready; None if that is not remembered, or has not been."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.model.events import EntityRange
 from rayorch_prefect.model.outcomes import Outcome
 from rayorch_prefect.model.reports import RowFailure
 from rayorch_prefect.program.plan import Call, Plan
@@ -68,6 +69,47 @@ def _remembered(scheduler: Scheduler, microbatch: int) -> Microbatch | None:
     if run is not None:
         return run.mb
     return next((mb for mb in scheduler.memory.left if mb.number == microbatch), None)
+
+
+class Told(NamedTuple):
+    """Whom of one microbatch a batch, or one row of it, is about: its parents by their index, each
+    once; the Domain, and the path of the one row, () for several."""
+
+    microbatch: int
+    parents: tuple[int, ...]
+    domain: str
+    path: Path
+
+
+def rows_told(scheduler: Scheduler, batch: int, row: int) -> list[Told]:
+    """Whom a batch is about, by microbatch; with a `row` of 0 or more only whom that row is.
+
+    Empty if the batch or its microbatches are no longer remembered.
+    """
+    chapter = scheduler.memory.chapter(batch) if batch >= 0 else None
+    if chapter is None:
+        return []
+    ranges = chapter.ranges if row < 0 else _one_row(chapter.ranges, row)
+    alone = sum(end - first for _, first, end in ranges) == 1
+    domain = scheduler.plan.calls[chapter.call].domain
+    found: dict[int, dict[int, None]] = {}
+    path: Path = ()
+    for number, first, end in ranges:
+        mb = _remembered(scheduler, number)
+        if mb is not None:
+            parents = found.setdefault(number, {})
+            parents.update((root, None) for root, _, _ in mb.roots(domain, first, end))
+            path = mb.path(domain, first) if alone else ()
+    name = scheduler.plan.domains[domain].name
+    return [Told(number, tuple(parents), name, path) for number, parents in found.items()]
+
+
+def _one_row(ranges: Sequence[EntityRange], row: int) -> tuple[EntityRange, ...]:
+    for number, first, end in ranges:
+        if row < end - first:
+            return ((number, first + row, first + row + 1),)
+        row -= end - first
+    return ()
 
 
 @dataclass(frozen=True, slots=True)

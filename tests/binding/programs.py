@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from pathlib import Path
@@ -34,6 +35,8 @@ class Work:
             with Path(child["log"]).open("a") as log:
                 log.write(f"{child['name']}/{child['i']}\n")
         time.sleep(child.get("sleep", 0))
+        if child.get("warn") == child["i"]:
+            logging.getLogger("ocr").warning("child %d spoils all, or nearly", child["i"])
         if "wait_for" in child:
             wait_for(child["wait_for"])
         if child.get("spoilt") == child["i"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prefect.logging.handlers import APILogHandler
 
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.storage import S3Location
@@ -36,7 +37,10 @@ async def test_a_night_is_seen_and_understood_in_prefect(
 ) -> None:
     monkeypatch.setenv("MAIL_PASSWORD", "spoils all")
     bucket.put_sources(
-        a={"n": 3}, b={"n": 5, "spoilt": 2}, c={"fail": "Encrypted"}, d={"n": 4, "sleep": 0.3}
+        a={"n": 3},
+        b={"n": 5, "spoilt": 2},
+        c={"fail": "Encrypted"},
+        d={"n": 4, "sleep": 0.3, "warn": 1},
     )
 
     ended = await run_nightly(microbatch_size=2)
@@ -64,6 +68,19 @@ async def test_a_night_is_seen_and_understood_in_prefect(
     assert " --retry-failed\n```" in text
     check_stages(text)
     check_report(ended, text)
+    # What stages log stands in the log of the run whose source it is about, and in no other.
+    await APILogHandler.aflush()
+    said = {run_id: warnings(prefect_server, run_id) for run_id in (first, second, ended.night.id)}
+    assert said == {
+        first: [],
+        second: ["stage Work, in/d.json, child 1: ocr: child 1 ***, or nearly"],
+        ended.night.id: [],
+    }
+
+
+def warnings(server: PrefectServer, flow_run_id: str) -> list[str]:
+    body = {"logs": {"flow_run_id": {"any_": [flow_run_id]}, "level": {"ge_": 30, "le_": 30}}}
+    return [each["message"] for each in ask(server, "/logs/filter", body)]
 
 
 def check_stages(text: str) -> None:

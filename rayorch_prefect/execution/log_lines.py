@@ -1,0 +1,190 @@
+"""What a stage logs in its worker, caught for the driver.
+
+A line waits in the worker until its driver, which always has a call open here, takes it: at most
+half a second. Where nothing is logged there is no message. At most `MOST_A_SECOND` lines a second
+are caught, the others are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
+from typing import Any
+
+from rayorch_prefect.errors import UsageError
+from rayorch_prefect.execution.messages import Line, LinesTaken
+from rayorch_prefect.execution.whereabouts import here
+from rayorch_prefect.replay.redaction import redaction
+
+MOST_A_SECOND = 20
+LONGEST_LINE = 2000
+GATHER_S = 0.5
+"""How long the driver waits after lines until it takes others."""
+
+OFF, WARNING = "OFF", "WARNING"
+LEVELS = ("DEBUG", "INFO", WARNING, "ERROR", "CRITICAL", OFF)
+WHOLE_WORKER = -1
+"""The batch of a line that belongs to none, and the row of one that belongs to no single row."""
+
+# Longer texts are cut before they are searched for secrets.
+_MOST_READ = 20_000
+# A line that the driver waits for has left the process by then, whatever the stage does next.
+_LEAVES_S = 0.003
+_CUT = " … "
+
+
+def checked_level(level: str, setting: str = "log_level") -> str:
+    """One of `LEVELS`. Raises UsageError for another, naming the setting."""
+    if level not in LEVELS:
+        raise UsageError(f"{setting} is {level!r}; expected one of {', '.join(LEVELS)}")
+    return level
+
+
+class LogLines(logging.Handler):
+    """Catches from `begin` on; `woken` is called, from any thread, when there is something to take.
+
+    Other processes that a stage forks write to their standard error, as without this.
+    """
+
+    def __init__(self, woken: Callable[[], None]) -> None:
+        super().__init__()
+        self._woken = woken
+        self._pid = os.getpid()
+        self._before = logging.lastResort
+        self._lines: list[Line] = []
+        self._left_out: dict[int, int] = {}
+        self._guard = threading.Lock()
+        self._emitting = threading.local()
+        self._second = 0.0
+        self._in_second = 0
+        self._taken_at = 0.0
+        self._ended = False
+
+    # -- catching ------------------------------------------------------------------------------
+
+    def begin(self, level: str) -> None:
+        """Catch what is logged from `level` on; nothing with OFF."""
+        if level == OFF:
+            return
+        self.setLevel(level)
+        root = logging.getLogger()
+        if root.level > self.level:
+            root.setLevel(self.level)
+        root.addHandler(self)
+        logging.basicConfig = self._beside(logging.basicConfig)
+
+    def _beside(self, configure: Callable[..., None]) -> Callable[..., None]:
+        """`logging.basicConfig` does nothing where somebody takes lines already: a stage that calls
+        it is to find nobody."""
+
+        def configured(**settings: Any) -> None:
+            root = logging.getLogger()
+            root.removeHandler(self)
+            try:
+                configure(**settings)
+            finally:
+                root.addHandler(self)
+
+        return configured
+
+    def built(self) -> None:
+        """The stage is built; one that set its logging up anew has thrown others out."""
+        if self.level:
+            logging.getLogger().addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line; never raises."""
+        if os.getpid() != self._pid:
+            if self._before is not None and logging.getLogger().handlers == [self]:
+                self._before.handle(record)
+        elif not getattr(self._emitting, "now", False):
+            # What is logged while a line is put together would go on for ever.
+            self._emitting.now = True
+            try:
+                self._keep(record)
+            except Exception:
+                self.handleError(record)
+            finally:
+                self._emitting.now = False
+
+    def _keep(self, record: logging.LogRecord) -> None:
+        gate = here()
+        batch = WHOLE_WORKER if gate is None else gate.batch
+        row = WHOLE_WORKER if gate is None else gate.row
+        now = time.monotonic()
+        with self._guard:
+            if now >= self._second + 1.0:
+                self._second, self._in_second = now, 0
+            self._in_second += 1
+            kept = self._in_second <= MOST_A_SECOND
+            if not kept:
+                self._left_out[batch] = self._left_out.get(batch, 0) + 1
+        if kept:
+            text = self._shortened(_text(record))
+            with self._guard:
+                self._lines.append(Line(batch, row, record.levelno, text))
+        self._woken()
+        if kept and now >= self._taken_at + GATHER_S:
+            time.sleep(_LEAVES_S)
+
+    def _shortened(self, text: str) -> str:
+        text = self._redact(text[:_MOST_READ])
+        if len(text) <= LONGEST_LINE:
+            return text
+        # A traceback says at its end what was raised.
+        half = (LONGEST_LINE - len(_CUT)) // 2
+        return f"{text[:half]}{_CUT}{text[-half:]}"
+
+    @cached_property
+    def _redact(self) -> Callable[[str], str]:
+        return redaction()
+
+    # -- taking --------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to take, or the end to be told."""
+        return bool(self._lines or self._left_out or self._ended)
+
+    @property
+    def gathers_s(self) -> float:
+        """How long to wait before the next are taken, in seconds."""
+        if self._ended:
+            return 0.0
+        return max(0.0, self._taken_at + GATHER_S - time.monotonic())
+
+    def take(self) -> LinesTaken:
+        """All that waits."""
+        with self._guard:
+            lines, self._lines = tuple(self._lines), []
+            left_out, self._left_out = tuple(self._left_out.items()), {}
+            self._taken_at = time.monotonic()
+        return LinesTaken(lines, left_out, self._ended)
+
+    def end(self) -> None:
+        """The worker closes: what there is, is taken at once."""
+        some = self.waiting
+        self._ended = True
+        self._woken()
+        if some:
+            time.sleep(_LEAVES_S)
+
+
+def _text(record: logging.LogRecord) -> str:
+    """What is said, by whom, and what was raised."""
+    try:
+        text = record.getMessage()
+    except Exception as error:
+        text = f"{record.msg} (its arguments do not fit: {error})"
+    if record.exc_info:
+        with suppress(Exception):
+            text = f"{text}\n{_FORM.formatException(record.exc_info)}"
+    return text if record.name == "root" else f"{record.name}: {text}"
+
+
+_FORM: Any = logging.Formatter()

@@ -34,6 +34,7 @@ SYSTEMS = {
     "w6": f"ours,loop,rayorch:window=8:active=2,{_PEERS}",
     "w6_big": "ours,loop,rayorch,daft,pool",
     "w7": f"sequential,ours,loop,{_PEERS}",
+    "w8": "engine,night",
     "ablation": "ours:shape=document,ours:policy=unordered,ours,ours:shape=document@batch=64,"
     "ours:policy=unordered@batch=64,ours@batch=64",
 }

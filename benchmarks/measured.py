@@ -23,12 +23,14 @@ class Measuring:
         self._called = time.time()
         self._before = rss_mib()
 
-    def ended(self, outputs: Sequence[Output], **extra: Any) -> dict[str, Any]:
-        """The figures: seconds from the first call's start to now, MiB of the driver.
+    def ended(
+        self, outputs: Sequence[Output], at: float | None = None, **extra: Any
+    ) -> dict[str, Any]:
+        """The figures: seconds from the first call's start to now (or `at`), MiB of the driver.
 
         `complete` says that each document is there once, in order, and with the expected text.
         """
-        now, after = time.time(), rss_mib()
+        now, after = at or time.time(), rss_mib()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         memory = {"before": self._before, "after": after, "peak": peak}
         calls = calls_in(self._job.folder)

@@ -21,6 +21,8 @@ MODULES = {
     "pool": "process_pool",
     "prefect": "prefect_tasks",
     "sequential": "one_process",
+    "engine": "engine_publishing",
+    "night": "night",
 }
 
 

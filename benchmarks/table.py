@@ -35,6 +35,7 @@ _TITLES = {
     "w6": "W6, payloads beyond the object store",
     "w6_big": "W6, one document larger than the object store",
     "w7": "W7, real PDFs, rendered and read",
+    "w8": "W8, the Prefect layer: a night against the same Engine and uploads without Prefect",
     "ablation": "Ablation: whole documents, pages re-batched across parents, FIFO",
 }
 

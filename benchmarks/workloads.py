@@ -236,6 +236,17 @@ def ablation(pages: int = 3_000, batch: int = 16) -> Workload:
     return replace(w2(pages), name="ablation", batch=batch)
 
 
+def w8(pages: int = 3_000, times: int = 10) -> Workload:
+    """W2's documents `times` times over, their outputs published to an S3 server."""
+    once = w2(pages)
+    documents = tuple(
+        replace(each, number=each.number + turn * len(once.documents))
+        for turn in range(times)
+        for each in once.documents
+    )
+    return replace(once, name="w8", documents=documents, upload_s=0.0, upload_workers=0)
+
+
 MAKERS: dict[str, Callable[..., Workload]] = {
     "w1": w1,
     "w2": w2,
@@ -245,6 +256,7 @@ MAKERS: dict[str, Callable[..., Workload]] = {
     "w6": w6,
     "w6_big": w6_big,
     "w7": w7,
+    "w8": w8,
     "ablation": ablation,
 }
 

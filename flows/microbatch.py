@@ -9,7 +9,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from rayorch_prefect.binding.control_room import tell_microbatch, watched
-from rayorch_prefect.binding.futures import flow_state, task_state, threads
+from rayorch_prefect.binding.futures import flow_state, one_client, task_state, threads
 from rayorch_prefect.binding.microbatch import Microbatch
 from rayorch_prefect.binding.near_uploads import NearUploads, near_data
 from rayorch_prefect.binding.own_uploads import OwnUploads
@@ -33,7 +33,8 @@ async def microbatch(night: str, index: int, count: int, first: str, last: str) 
     """
     batch = find_night(night).microbatches[index]
     async with watched(batch, partial(task_state, failed)):
-        await _run(batch)
+        with one_client():
+            await _run(batch)
     if not batch.night.stop.reason:  # else the night's own part has these rows too
         await write_part(night, index)
     await batch.publish_table()

@@ -124,7 +124,7 @@ def flat(group: Sequence[Any]) -> list[Any]:
     return members
 
 
-def _use(cls: type, replicas: int, batch: int, *arguments: Any) -> Any:
+def used(cls: type, replicas: int, batch: int, *arguments: Any) -> Any:
     return stage(cls, replicas=replicas, batch_size=batch, num_cpus=NUM_CPUS)(*arguments)
 
 
@@ -138,9 +138,9 @@ def declared(job: Job, shape: str = "") -> Program:
     """`shape` is whole, ranges, pages or document (the ablation's whole document as one Grain)."""
     work, shape = job.workload, shape or _shape_of(job)
     cls = ReadDocument if shape == "document" else Read
-    read = _use(cls, work.read_workers, 1 if shape == "document" else work.batch, job)
-    assemble = _use(Assemble, work.assemble_workers, work.documents_a_call, job)
-    upload = _use(Upload, work.upload_workers, 1, job) if work.upload_workers else None
+    read = used(cls, work.read_workers, 1 if shape == "document" else work.batch, job)
+    assemble = used(Assemble, work.assemble_workers, work.documents_a_call, job)
+    upload = used(Upload, work.upload_workers, 1, job) if work.upload_workers else None
 
     def ended(document: Any, texts: Any) -> Any:
         output = assemble(document, texts)
@@ -151,7 +151,7 @@ def declared(job: Job, shape: str = "") -> Program:
 
 def _whole(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
     work = job.workload
-    render = _use(RenderWhole, work.render_workers, work.documents_a_call, job)
+    render = used(RenderWhole, work.render_workers, work.documents_a_call, job)
 
     @program(version="1")
     def whole(document: Any) -> Any:
@@ -162,8 +162,8 @@ def _whole(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
 
 def _ranges(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
     work = job.workload
-    listed = _use(ListRanges, 1, 16, work.batch)
-    render = _use(RenderRange, work.render_workers, 1, job)
+    listed = used(ListRanges, 1, 16, work.batch)
+    render = used(RenderRange, work.render_workers, 1, job)
 
     @program(version="1")
     def ranges(document: Any) -> Any:
@@ -176,8 +176,8 @@ def _ranges(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
 
 def _pages(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
     work = job.workload
-    listed = _use(ListRanges, 1, 16, 1)
-    render = _use(RenderPage, work.render_workers, work.batch, job)
+    listed = used(ListRanges, 1, 16, 1)
+    render = used(RenderPage, work.render_workers, work.batch, job)
 
     @program(version="1")
     def pages(document: Any) -> Any:
@@ -189,8 +189,8 @@ def _pages(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
 
 def _document(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
     work = job.workload
-    listed = _use(ListRanges, 1, 16, work.batch)
-    render = _use(RenderRange, work.render_workers, 1, job)
+    listed = used(ListRanges, 1, 16, work.batch)
+    render = used(RenderRange, work.render_workers, 1, job)
 
     @program(version="1")
     def document(source: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias, cast
 
 from prefect import Task
 from prefect.client.schemas.objects import State
+from prefect.context import SyncClientContext
 from prefect.flows import Flow
 from prefect.futures import PrefectConcurrentFuture, PrefectFuture
 from prefect.states import Cancelled, exception_to_crashed_state
@@ -24,6 +26,17 @@ def threads(max_workers: int) -> TaskRunner[PrefectFuture[Any]]:
     """The thread runner, bounded: by default it starts a thread for each waiting upload."""
     runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max_workers)
     return cast(TaskRunner[PrefectFuture[Any]], runner)
+
+
+@contextmanager
+def one_client() -> Iterator[None]:
+    """Let the task runs submitted inside share a client of Prefect's API.
+
+    By itself each task run in a thread makes two, and each of them reads the certificates anew:
+    tens of milliseconds of this process.
+    """
+    with SyncClientContext.get_or_create():
+        yield
 
 
 async def flow_state(flow: Flow[..., Any], *args: Any, **kwargs: Any) -> State[Any]:

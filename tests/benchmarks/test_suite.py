@@ -42,6 +42,7 @@ def test_the_seeded_documents_stay_the_same() -> None:
         "w4": (320, 10_240, 32),
         "w4_fine": (1_280, 40_960, 32),
         "w6": (40, 500, 60),
+        "w8": (1_200, 30_000, 162),
         "ablation": (120, 3_000, 162),
     }
     assert long_tailed(1, 50, 900, 100) == long_tailed(1, 50, 900, 100)

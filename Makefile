@@ -4,6 +4,8 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+# Two pytest processes, one of them for what needs neither Ray nor Prefect.
+TESTS := $(BIN)/python tests/side_by_side.py
 # The benchmarks' peers pin versions that development does not want.
 BENCH_VENV := .venv-bench
 
@@ -30,12 +32,12 @@ demo: $(VENV)/.demo-installed  ## run the nightly flow on sample PDFs, all local
 	$(BIN)/python -m rayorch_prefect.cli.demo $(if $(KEEP),--keep)
 
 test: $(VENV)/.dev-installed  ## run the tests, without those marked slow (ARGS=... goes to pytest)
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(TESTS) -m "not slow" $(ARGS)
 
 # pytest answers 5 when it found no test. That is a failure, except for the slow ones right after
 # `make test`, which has then run some: there may be none.
 test-all: $(VENV)/.dev-installed  ## run every test (TESTED=1: only what `make test` left out)
-	$(PYTEST) $(if $(TESTED),-m slow $(ARGS) || test $$? -eq 5,$(ARGS))
+	$(TESTS) $(if $(TESTED),-m slow $(ARGS) || test $$? -eq 5,$(ARGS))
 
 check: $(VENV)/.dev-installed  ## lint, formatting, types, import contracts
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
@@ -63,6 +64,8 @@ class ControlRoom:
         self.timeline = Timeline(begun)
         self.stages = StageWatch(self.timeline)
         self.opened = Look(begun)
+        self.ended: dict[str, int] = {}
+        self._counting = threading.Lock()
         self._listeners: list[Listener] = []
 
     def uploads_begun(self, parents: int) -> None:
@@ -72,9 +75,16 @@ class ControlRoom:
     def settled(self, row: Row, uploaded: bool) -> None:
         """A parent came to this end, by an upload or before it; called from any thread."""
         now = time.monotonic()
+        self.count(row)
         self.timeline.add(_SERIES.get(row.outcome, OTHER), now)
         if uploaded:
             self.timeline.add(UPLOADS_ENDED, now)
+
+    def count(self, row: Row) -> None:
+        """Count a parent by its row outcome, for Ray's metrics; called from any thread."""
+        name = row.outcome.value
+        with self._counting:
+            self.ended[name] = self.ended.get(name, 0) + 1
 
     def tell(self, end: End) -> None:
         """Let the events and the hooks know of it; called from any thread."""
@@ -104,7 +114,11 @@ async def watched_night(night: Night) -> AsyncIterator[None]:
 
     def look() -> None:
         room.stages.look(night.live_metrics(), time.monotonic())
+        night.show_parents(room.ended)
 
+    for row in night.rows:  # those that are settled before anything runs
+        if row is not None:
+            room.count(row)
     room.opened = Look(time.monotonic())
     async with room.listened(night):
         async with repeated(look, LOOK_SECONDS):

@@ -432,6 +432,11 @@ class Night:
         """The Engine's counters, the last ones after it is left, None before it starts."""
         return self._engine.metrics if self._engine is not None else self.metrics
 
+    def show_parents(self, ended: Mapping[str, int]) -> None:
+        """Have Ray's metrics show how many sources ended so far, by row outcome."""
+        if self._engine is not None:
+            self._engine.show_parents(ended)
+
     def _cut(self, positions: list[int]) -> None:
         size = self.order.microbatch_size
         slices = [positions[start : start + size] for start in range(0, len(positions), size)]

@@ -91,7 +91,7 @@ def _figures(
     now: CallMetrics, before: CallMetrics | None, seconds: float, waiting: float
 ) -> StageFigures:
     batches = now.batches - (before.batches if before else 0)
-    rows = _rows(now) - (_rows(before) if before else 0)
+    rows = now.rows - (before.rows if before else 0)
     busy = now.busy_s - (before.busy_s if before else 0.0)
     worked = now.workers * seconds
     return StageFigures(
@@ -105,11 +105,6 @@ def _figures(
         waiting=waiting,
         failed=now.failed - (before.failed if before else 0),
     )
-
-
-def _rows(call: CallMetrics) -> int:
-    """Rows sent in its batches."""
-    return round(call.fill * call.batches * call.batch_size)
 
 
 def busiest(each: Sequence[StageFigures]) -> StageFigures | None:

@@ -41,6 +41,7 @@ from rayorch_prefect.execution.log_lines import WARNING, checked_level
 from rayorch_prefect.execution.metrics import EngineMetrics, snapshot
 from rayorch_prefect.execution.parent import OnParent, Parent
 from rayorch_prefect.execution.ray_backend import RayBackend
+from rayorch_prefect.execution.ray_metrics import RayMetrics
 from rayorch_prefect.execution.rows import describe_rows
 from rayorch_prefect.execution.stage_lines import OnLine, log_line
 from rayorch_prefect.execution.standstill import Standstill
@@ -147,6 +148,7 @@ class Engine:
         self._driver: Driver | None = None
         self._backend: RayBackend | None = None
         self._appliers: Appliers | None = None
+        self._ray_metrics: RayMetrics | None = None
         self._closed = False
         self._given_up = False
 
@@ -205,6 +207,8 @@ class Engine:
         self._thread = threading.Thread(target=self._loop, name="rayorch-engine", daemon=True)
         self._later(self._driver.start)
         self._thread.start()
+        self._ray_metrics = RayMetrics(self.plan.name, lambda: self.metrics)
+        self._ray_metrics.start()
 
     def _wait_ready(self) -> None:
         end = time.monotonic() + self._start_timeout
@@ -241,6 +245,8 @@ class Engine:
             if self._driver is not None:
                 self._driver.lines.close(self._last_lines)
         finally:
+            if self._ray_metrics is not None:
+                self._ray_metrics.close()
             if self._own_ray:
                 ray.shutdown()
 
@@ -415,6 +421,12 @@ class Engine:
                 self._thread.join()
             tell()
         return told.result()
+
+    def show_parents(self, ended: Mapping[str, int]) -> None:
+        """Have Ray's metrics show how many parents ended so far by row outcome, which the Engine
+        does not know; from any thread."""
+        if self._ray_metrics is not None:
+            self._ray_metrics.parents_are(ended)
 
     @property
     def metrics(self) -> EngineMetrics:

@@ -36,6 +36,11 @@ class CallMetrics:
     row_s: float
     child_s: float
 
+    @property
+    def rows(self) -> int:
+        """Rows sent in its batches."""
+        return round(self.fill * self.batches * self.batch_size)
+
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:

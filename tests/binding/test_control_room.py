@@ -68,6 +68,7 @@ async def test_a_night_is_seen_and_understood_in_prefect(
     assert " --retry-failed\n```" in text
     check_stages(text)
     check_report(ended, text)
+    assert ended.night.control.ended == {"published": 2, "failed": 2}
     # What stages log stands in the log of the run whose source it is about, and in no other.
     await APILogHandler.aflush()
     said = {run_id: warnings(prefect_server, run_id) for run_id in (first, second, ended.night.id)}

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import cloudpickle
@@ -19,6 +20,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from rayorch_prefect.errors import EngineClosed
+from rayorch_prefect.execution.calls import Calls
 from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.parent import Payload
 from rayorch_prefect.execution.worker_actor import fetch, import_from
@@ -74,7 +76,7 @@ class Appliers:
 
     A call whose actor dies is tried again on a new one, one whose value has died with its node
     once the value is made again: `TRIES` times in all; then its future has the error.
-    `later(function, *args)` runs something on the Engine's thread, `renew` is the driver's.
+    `calls` gets those to the actors, `renew` is the driver's.
     `lost` counts actors that died, `again` calls that were tried again for it.
     """
 
@@ -82,7 +84,7 @@ class Appliers:
         self,
         size: int,
         path: Sequence[str],
-        later: Callable[..., object],
+        calls: Calls,
         renew: Renew,
         num_cpus: float = 0.0,
         runtime_env: Mapping[str, Any] | None = None,
@@ -91,7 +93,7 @@ class Appliers:
         self.again = 0
         self._size = size
         self._path = list(path)
-        self._later = later
+        self._calls = calls
         self._renew = renew
         self._class = ray.remote(ApplierActor).options(
             num_cpus=num_cpus,
@@ -137,22 +139,23 @@ class Appliers:
             application.future.set_exception(error)
             return
         self._running.append(application)
-        ref.future().add_done_callback(
-            lambda future: self._later(self._ended, actor, application, future)
-        )
+        self._calls.expect(ref, partial(self._ended, actor, application))
 
-    def _ended(self, actor: Any, application: Application, future: Future[Any]) -> None:
+    def _ended(
+        self, actor: Any, application: Application, given: Any, died: BaseException | None
+    ) -> None:
+        if application not in self._running:
+            return
         self._running.remove(application)
-        died = future.exception()
         if isinstance(died, RayActorError):
             self._actors.remove(actor)
             self.lost += not application.cut_off
         else:
             self._idle.append(actor)
-        lost = died or future.result()[1]
+        lost = died or given[1]
         spent = application.cut_off or application.tries == TRIES
         if spent or not isinstance(lost, RayActorError | LostValues):
-            _settle(application.future, future)
+            _settle(application.future, given, died)
         elif isinstance(lost, LostValues):
             self._when_made_again(application, lost)
         else:
@@ -205,12 +208,9 @@ class Appliers:
         self._idle.clear()
 
 
-def _settle(waiting: Future[Any], answered: Future[Any]) -> None:
-    error = answered.exception()
-    if error is None:
-        result, error = answered.result()
-    else:
-        result = None  # the actor died once too often, or what came back could not be pickled
+def _settle(waiting: Future[Any], given: Any, error: BaseException | None) -> None:
+    # With an error at once the actor died too often, or what came back could not be pickled.
+    result, error = given if error is None else (None, error)
     if error is None:
         waiting.set_result(result)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import queue
 import threading
 import time
@@ -32,6 +31,7 @@ from rayorch_prefect.execution.backend import (
     WorkerIsReady,
 )
 from rayorch_prefect.execution.bounds import AUTO, bound_of, checked_bound
+from rayorch_prefect.execution.calls import Calls
 from rayorch_prefect.execution.cluster import check_fit, connect, object_store_bytes, waiting_text
 from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.engine_run import Run
@@ -56,6 +56,10 @@ logger = logging.getLogger(__name__)
 WAIT_NOTICE_S = 10.0
 STILL_AFTER_S = 300.0
 LONGEST_NAP_S = 3600.0
+# While calls are under way, what other threads ask for waits so long at most: the second while
+# children arrive in portions, which threads take.
+NAP_S = 0.01
+SHORT_NAP_S = 0.002
 END_S = 5.0
 
 
@@ -142,7 +146,7 @@ class Engine:
         self._door = threading.Lock()
         # What workers logged as they were closed.
         self._last_lines: list[LinesCame] = []
-        self._tick_waits = False
+        self._calls = Calls()
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._driver: Driver | None = None
@@ -188,7 +192,9 @@ class Engine:
         # A job's environment holds for all its actors, and is fixed as the job connects.
         rest = {} if self._own_ray else self._runtime_env
         refuse_local_folders(rest)
-        self._backend = RayBackend(self.plan, self._tell, rest, self._log_level)
+        self._backend = RayBackend(
+            self.plan, self._calls, self._receive, self._tell, rest, self._log_level
+        )
         self.bound = bound_of(*self._bound_wanted, object_store_bytes())
         recorder = None if self._record is None else Recorder(self._record, self._record_mb)
         self._driver = Driver(
@@ -202,7 +208,7 @@ class Engine:
             on_line=self._on_line,
         )
         self._appliers = Appliers(
-            self._appliers_wanted, search_path(), self._later, self._driver.renew, runtime_env=rest
+            self._appliers_wanted, search_path(), self._calls, self._driver.renew, runtime_env=rest
         )
         self._thread = threading.Thread(target=self._loop, name="rayorch-engine", daemon=True)
         self._later(self._driver.start)
@@ -270,35 +276,54 @@ class Engine:
 
     def _loop(self) -> None:
         driver = self._live_driver
-        while (step := self._next_step(driver)) is not None:
-            self._take(driver, step)
-            # What the step held (references to values) must not live until the next one.
-            del step
+        while self._turn(driver):
+            pass
         driver.fail(EngineClosed("the Engine was left before the run had ended"))
         driver.chronicle.close()
         if self._appliers is not None:
             self._appliers.close()
 
-    def _next_step(self, driver: Driver) -> Callable[[], None] | None:
-        """What is to be done next; None at the end.
+    def _turn(self, driver: Driver) -> bool:
+        """Do what has come, or wait for it; False at the end.
 
         A deadline comes after all that was told before it: a report may be among that.
         """
         next_tick = min(driver.next_deadline, self._still.next(driver.active > 0))
-        left = math.inf if self._tick_waits else next_tick - time.monotonic()
-        try:
-            if left > 0:
-                return self._inbox.get(
-                    timeout=None if left == math.inf else min(left, LONGEST_NAP_S)
-                )
-        except queue.Empty:
-            pass
-        self._tick_waits = True
-        self._inbox.put(self._tick)
-        return self._inbox.get()
+        left = next_tick - time.monotonic()
+        if len(self._calls):
+            over = self._calls.ended(self._nap(left) if self._inbox.empty() else 0.0)
+            # It was asked before they were over, or as good as: a run that is abandoned, say.
+            going_on = self._do_asked(driver)
+            while over and going_on:
+                self._take(driver, over.popleft())
+        else:
+            going_on = self._do_asked(driver, min(left, LONGEST_NAP_S))
+        if going_on and left <= 0:
+            self._take(driver, self._tick)
+        return going_on
+
+    def _nap(self, left: float) -> float:
+        """How long to wait for calls: what others ask for meanwhile waits as long."""
+        assert self._backend is not None
+        return min(left, SHORT_NAP_S if self._backend.takes_portions else NAP_S)
+
+    def _do_asked(self, driver: Driver, nap: float = 0.0) -> bool:
+        """Do what other threads have asked for; waits so long for the first of it. False if it is
+        to end."""
+        for _ in range(max(1, self._inbox.qsize())):
+            try:
+                step = self._inbox.get(timeout=nap) if nap > 0 else self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if step is None:
+                return False
+            self._take(driver, step)
+            # What the step held (references to values) must not live until the next one.
+            del step
+            nap = 0.0
+        return True
 
     def _tick(self) -> None:
-        self._tick_waits = False
         driver = self._live_driver
         driver.tick()
         lasted = self._still.due(time.monotonic(), driver.active > 0)

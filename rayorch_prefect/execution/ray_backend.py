@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -38,6 +39,7 @@ from rayorch_prefect.execution.backend import (
     WorkerIsReady,
 )
 from rayorch_prefect.execution.batch import Fetch
+from rayorch_prefect.execution.calls import Calls
 from rayorch_prefect.execution.environments import merged
 from rayorch_prefect.execution.log_lines import OFF
 from rayorch_prefect.execution.marker import Place, read
@@ -71,7 +73,8 @@ _NOT_TOLD = ("class_name", "actor_id", "pid", "namespace", "ip")
 
 
 class RayBackend:
-    """Workers as Ray actors; `tell` gets each message on one of Ray's threads.
+    """Workers as Ray actors. For the thread that sees to `calls`; there `tell` gets their answers,
+    and all else that is told on threads of Ray's.
 
     `runtime_env` lies under the stages' own; what stages log from `log_level` on is told.
     """
@@ -79,10 +82,14 @@ class RayBackend:
     def __init__(
         self,
         plan: Plan,
+        calls: Calls,
+        answer: Callable[[BackendMessage], None],
         tell: Callable[[BackendMessage], None],
         runtime_env: Mapping[str, Any] | None = None,
         log_level: str = OFF,
     ) -> None:
+        self._calls = calls
+        self._answer = answer
         self._tell = tell
         self._log_level = log_level
         self._actors: dict[int, Any] = {}
@@ -103,6 +110,11 @@ class RayBackend:
         """Reads stored objects."""
         return fetch
 
+    @property
+    def takes_portions(self) -> bool:
+        """Whether a batch is under way that hands its children over in portions."""
+        return any(taker.is_alive() for taker in self._takers)
+
     def start_worker(self, pool: int) -> int:
         """Ask Ray for an actor; its readiness or failure is told."""
         worker = self._next_worker
@@ -111,22 +123,21 @@ class RayBackend:
         self._actors[worker] = actor
         self._pool_of[worker] = pool
         built = actor.build.remote(own_versions(), self._specs[pool], self._path, self._log_level)
-        built.future().add_done_callback(lambda future: self._built(worker, future))
+        self._calls.expect(built, partial(self._built, worker))
         return worker
 
-    def _built(self, worker: int, future: Future[Any]) -> None:
+    def _built(self, worker: int, built: Any, error: BaseException | None) -> None:
         pool = self._pool_of[worker]
-        error = future.exception()
         if error is not None:
-            self._tell(_lost(worker, pool, error))
-        elif not isinstance(built := future.result(), Built):
+            self._answer(_lost(worker, pool, error))
+        elif not isinstance(built, Built):
             kind, message, *logged = built
             for taken in logged:
                 self._logged(pool, taken)
-            self._tell(WorkerIsLost(worker, pool, kind, f"{kind}: {message}"))
+            self._answer(WorkerIsLost(worker, pool, kind, f"{kind}: {message}"))
         else:
             self._built_as[worker] = built
-            self._tell(WorkerIsReady(worker, pool))
+            self._answer(WorkerIsReady(worker, pool))
             self._watch(worker)
 
     def _watch(self, worker: int) -> None:
@@ -164,20 +175,24 @@ class RayBackend:
             header, *large = method.options(num_returns=returns).remote(*_packed(message))
         else:
             header = method.remote(*_packed(message))
-        header.future().add_done_callback(
-            lambda future: self._replied(worker, batch, large, future)
-        )
+        self._calls.expect(header, partial(self._replied, worker, batch, large))
 
-    def _replied(self, worker: int, batch: int, large: Sequence[Any], future: Future[Any]) -> None:
-        error = future.exception()
+    def _replied(
+        self,
+        worker: int,
+        batch: int,
+        large: Sequence[Any],
+        packed: Any,
+        error: BaseException | None,
+    ) -> None:
         if error is None:
-            reply = unpack_reply(future.result())
+            reply = unpack_reply(packed)
             if isinstance(reply, RowsReply) and reply.left_behind:
                 self._collect(worker, batch, reply)
             elif not isinstance(reply, TakenBack):
-                self._tell(BatchReply(worker, batch, reply, large))
+                self._answer(BatchReply(worker, batch, reply, large))
         else:
-            self._failed(worker, batch, error)
+            self._answer(self._failed(worker, batch, error))
 
     def _collect(self, worker: int, batch: int, reply: RowsReply) -> None:
         """Have a worker return what is large of a batch: its objects are then the driver's, as
@@ -187,14 +202,13 @@ class RayBackend:
             return  # ended meanwhile, which was told
         word, *large = actor.collect.options(num_returns=1 + reply.left_behind).remote(batch)
 
-        def collected(future: Future[Any]) -> None:
-            error = future.exception()
+        def collected(_: Any, error: BaseException | None) -> None:
             if error is None:
-                self._tell(BatchReply(worker, batch, reply, large))
+                self._answer(BatchReply(worker, batch, reply, large))
             else:
-                self._failed(worker, batch, error)
+                self._answer(self._failed(worker, batch, error))
 
-        word.future().add_done_callback(collected)
+        self._calls.expect(word, collected)
 
     def _send_in_chunks(self, worker: int, batch: int, message: BatchMessage) -> None:
         """A thread a batch takes what it hands over: Ray offers no other way to wait for it."""
@@ -208,32 +222,33 @@ class RayBackend:
                 for told in portions:
                     self._tell(told)
             except RayError as error:
-                self._failed(worker, batch, error)
+                self._tell(self._failed(worker, batch, error))
 
         taker = threading.Thread(target=take, name=f"rayorch-batch-{batch}", daemon=True)
         self._takers = [known for known in self._takers if known.is_alive()] + [taker]
         taker.start()
 
-    def _failed(self, worker: int, batch: int, error: BaseException) -> None:
+    def _failed(self, worker: int, batch: int, error: BaseException) -> BackendMessage:
         if (problem := object_store.full(error)) is not None:
             said = f"what it returned could not be stored: {problem}"
-            self._tell(BatchReply(worker, batch, AttemptFailed(ObjectStoreFull.__name__, said)))
-        elif isinstance(error, RayTaskError):
+            return BatchReply(worker, batch, AttemptFailed(ObjectStoreFull.__name__, said))
+        if isinstance(error, RayTaskError):
             failed = AttemptFailed(type(error).__name__, short(error))
-            self._tell(BatchReply(worker, batch, failed))
-        else:
-            pool = self._pool_of[worker]
-            built = self._built_as.get(worker)
-            self._tell(_lost(worker, pool, error, built, hint=self._hints[pool]))
+            return BatchReply(worker, batch, failed)
+        pool = self._pool_of[worker]
+        built = self._built_as.get(worker)
+        return _lost(worker, pool, error, built, hint=self._hints[pool])
 
     def take_back(self, worker: int, batch: int) -> None:
         """Ask a worker not to start a batch; its answer is told."""
         asked = self._actors[worker].take_back.remote(batch)
-        asked.future().add_done_callback(lambda future: self._answered_back(worker, batch, future))
+        self._calls.expect(asked, partial(self._answered_back, worker, batch))
 
-    def _answered_back(self, worker: int, batch: int, future: Future[Any]) -> None:
-        if future.exception() is None:
-            self._tell(TakeBackAnswer(worker, batch, taken=future.result()))
+    def _answered_back(
+        self, worker: int, batch: int, taken: bool, error: BaseException | None
+    ) -> None:
+        if error is None:
+            self._answer(TakeBackAnswer(worker, batch, taken))
 
     def tell_bars(self, worker: int, bars: Sequence[Bar]) -> None:
         """Tell a worker of groups that were barred since it got its rows."""
@@ -253,11 +268,12 @@ class RayBackend:
             return
         there = NodeAffinitySchedulingStrategy(built.node, soft=False)
         seen = _read_there.options(scheduling_strategy=there).remote(built.marker)
-        seen.future().add_done_callback(lambda future: self._looked(worker, batch, future))
+        self._calls.expect(seen, partial(self._looked, worker, batch))
 
-    def _looked(self, worker: int, batch: int, future: Future[Any]) -> None:
-        place = None if future.exception() is not None else future.result()
-        self._tell(WorkerIsAt(worker, batch, place))
+    def _looked(
+        self, worker: int, batch: int, place: Place | None, error: BaseException | None
+    ) -> None:
+        self._answer(WorkerIsAt(worker, batch, None if error is not None else place))
 
     def keep(self, data: Any) -> Any:
         """Put a large chunk into Ray's object store. Raises ObjectStoreFull."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from prefect.artifacts import acreate_markdown_artifact
@@ -224,9 +225,9 @@ async def _publish_summary(summary: Summary, key: str) -> None:
 async def _in_time(stop: Stop, telling: Awaitable[None]) -> None:
     """Wait for it, briefly once the stop is asked for; the log says where it cannot be."""
     task = asyncio.ensure_future(telling)
-    waiting = stop.or_done(task, grace_s=CANCELLED_SECONDS)
-    with suppress(TimeoutError):
-        await asyncio.wait_for(waiting, TELL_SECONDS)
+    # A timer holds its context until it is due, though it is cancelled: in an empty one it does
+    # not keep the flow run of each microbatch that has ended, with all its task runs.
+    await asyncio.create_task(_limited(stop, task), context=Context())
     if not task.done():
         task.cancel()
         get_run_logger().warning("not all that is told of the end could be stored in time")
@@ -234,6 +235,11 @@ async def _in_time(stop: Stop, telling: Awaitable[None]) -> None:
         # What it tells is in the state and the manifest: a server or store that refuses it must
         # not change the outcome.
         get_run_logger().warning("what is told of the end was not stored: %s", error)
+
+
+async def _limited(stop: Stop, task: asyncio.Future[None]) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stop.or_done(task, grace_s=CANCELLED_SECONDS), TELL_SECONDS)
 
 
 def _note(untold: int, left_out: int, raised: int) -> None:

@@ -18,6 +18,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
+from rayorch_prefect.binding.child_runs import RunChild, child_state
 from rayorch_prefect.binding.control_room import ControlRoom
 from rayorch_prefect.binding.failure_policies import FailurePolicy, StoppedAtFailure, Totals
 from rayorch_prefect.binding.hooks import Hook
@@ -54,8 +55,6 @@ from rayorch_prefect.storage import (
 )
 from rayorch_prefect.storage.owner import Owner
 from rayorch_prefect.storage.row_outcomes import MOVES, RowStage
-
-RunChild = Callable[[Microbatch], Awaitable[State[Any]]]
 
 DRY_RUN = "DryRun"
 
@@ -296,7 +295,7 @@ class Night:
                 if self.reason:
                     return
                 self.flow_runs += 1
-                state = await run_child(batch)
+                state = await child_state(batch, run_child)
                 batch.leave_unprocessed(
                     f"microbatch {batch.index} ended as {state.name}: {state.message}"
                 )

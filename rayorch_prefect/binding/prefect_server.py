@@ -34,10 +34,15 @@ STOP_SECONDS = 15.0
 DRAIN_SECONDS = 10.0
 
 # The server records about 44 task runs a second as it comes; in batches several times as many.
+# Fewer transactions also let more of its requests through: SQLite refuses one that had begun to
+# read before another one wrote.
 RECORDER = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "500",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_READ_BATCH_SIZE": "500",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL": "2",
 }
 
 

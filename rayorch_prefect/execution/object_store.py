@@ -42,6 +42,8 @@ def unstored(returned: Sequence[Any]) -> str | None:
     A worker answers before Ray stores what it returned: in place of what does not fit stands a
     small error. Fetches no value.
     """
+    # The answer is there a moment before Ray has written down the returns after it.
+    ray.wait(list(returned), num_returns=len(returned), timeout=_AT_ONCE_S, fetch_local=False)
     found = get_local_object_locations(list(returned))
     for ref in returned:
         size = found.get(ref, {}).get("object_size")

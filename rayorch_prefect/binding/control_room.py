@@ -197,6 +197,7 @@ def _of_night(night: Night, counts: Tally, state: str) -> Summary:
 
 async def _store_report(night: Night, summary: Summary, message: str) -> None:
     uri = await asyncio.to_thread(_write, night, summary, message)
+    night.report = uri
     get_run_logger().info("the night's report: %s", uri)
 
 

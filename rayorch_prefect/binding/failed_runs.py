@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 from prefect.client.schemas.objects import State
@@ -21,6 +23,18 @@ _MAX_TEXT = 500
 
 # Runs the task `failed(key, kind, text)`; its final state.
 ShowFailed: TypeAlias = Callable[[str, str, str], Awaitable[State[Any]]]
+
+
+_showing: ContextVar[bool] = ContextVar("rayorch_showing_failed", default=False)
+
+
+def _is_of_others(_: logging.LogRecord) -> bool:
+    return not _showing.get()
+
+
+# Prefect logs two errors for each task run that fails. These are made to show a failure, which
+# their state does; the lines cost a third of such a run, and bury what else is in the log.
+logging.getLogger("prefect.task_runs").addFilter(_is_of_others)
 
 
 def failed_state(kind: str, text: str) -> State[Any]:
@@ -67,6 +81,7 @@ class FailedRuns:
                 )
 
     async def _run(self) -> None:
+        _showing.set(True)
         while (row := await self._rows.get()) is not None:
             failure = row.failure
             assert failure is not None

@@ -72,7 +72,7 @@ class Night:
 
     `rows[i]` is what became of `sources[i]`, None while that is open. Tasks write to it from
     their threads, one row each. `upload_task` uploads in place of ours. `waiting` says what the
-    Engine's start waits for, empty if it does not.
+    Engine's start waits for, empty if it does not; `report` is where the report was stored.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class Night:
         self.planned = ""
         self.waiting = ""
         self.left = ""
+        self.report = ""
         self.reason = _DRY_RUN_REASON if order.dry_run else ""
         self.stop = Stop()
         self.prefect_away = False

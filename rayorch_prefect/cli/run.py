@@ -218,6 +218,8 @@ def _print_end(
         for line in summary_lines(night.summary()):
             print(line)
         print(f"outputs        {night.order.destination}")
+        if night.report:
+            print(f"report         {night.report}")
         if night.left:
             print(f"left           {night.left}")
         print(f"Prefect UI     {_page(night.id, server)}")

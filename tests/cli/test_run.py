@@ -56,6 +56,7 @@ def test_a_run_with_a_server_of_its_own(bucket: Bucket, ray_cluster: str, tmp_pa
     lines = dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) == 2)
     assert (lines["sources"], lines["published"], lines["failed"]) == ("3", "3", "0")
     assert lines["manifest"].startswith(f"{bucket.destination}_rayorch/joined/manifests/")
+    assert lines["report"] == lines["manifest"] + "report.html"
     assert lines["outputs"] == bucket.destination
     assert "not all task runs" not in out
     assert out.splitlines()[-1].startswith("Completed: 3 sources: 3 published")

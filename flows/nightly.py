@@ -8,6 +8,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
+from rayorch_prefect.binding.block_references import Cluster, Place
 from rayorch_prefect.binding.cancelling import outermost, until_ended
 from rayorch_prefect.binding.control_room import tell_night, watched_night
 from rayorch_prefect.binding.hooks import Hook
@@ -29,14 +30,14 @@ from rayorch_prefect.tasks.planning import plan_night
 
 async def run_night(
     program: str | Program,
-    source: str,
-    destination: str,
+    source: Place,
+    destination: Place,
     microbatch_size: int | None = None,
     max_active_microbatches: int | None = None,
     failure_policy: int | str | None = None,
     retry_failed: bool = False,
     upload_workers: int | None = None,
-    ray_address: str | None = None,
+    ray_address: Cluster | None = None,
     upload_group: int | None = None,
     upload_runner: str | None = None,
     limit: int | None = None,
@@ -65,12 +66,14 @@ async def run_night(
     events; no failure tolerated.
 
     `program` is `module:attribute` or a Program; `source` and `destination` are
-    `s3://bucket/prefix/`; `microbatch_size` counts sources; `failure_policy` is how many failed
-    sources ("3"), or what share ("5%"), still make a Completed state, named PartiallyCompleted, or
-    which failure stops the night ("fail-fast", "stop=UploadFailed"); `retry_failed` runs again
-    what failed for good or was published with gaps; `upload_workers` bounds the uploads in
-    flight of a microbatch; one upload task run publishes up to `upload_group` parents, or what
-    came within 1 s. `upload_runner` "threads" runs them in this process, "ray" on Ray workers.
+    `s3://bucket/prefix/`, or a block `S3Location` or its name, `s3-location/NAME`; `ray_address`
+    may be a block `RayCluster` or its name, `ray-cluster/NAME`; `microbatch_size` counts sources;
+    `failure_policy` is how many failed sources ("3"), or what share ("5%"), still make a Completed
+    state, named PartiallyCompleted, or which failure stops the night ("fail-fast",
+    "stop=UploadFailed"); `retry_failed` runs again what failed for good or was published with gaps;
+    `upload_workers` bounds the uploads in flight of a microbatch; one upload task run publishes up
+    to `upload_group` parents, or what came within 1 s. `upload_runner` "threads" runs them in this
+    process, "ray" on Ray workers.
     An upload gets up to `upload_tries` tries while the store is unavailable.
 
     `only` narrows the sources to these keys or URIs; `limit` bounds how many run, the others

@@ -18,6 +18,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
+from rayorch_prefect.binding.block_access import given_to_workers
 from rayorch_prefect.binding.child_runs import RunChild, child_state
 from rayorch_prefect.binding.control_room import ControlRoom
 from rayorch_prefect.binding.failure_policies import FailurePolicy, StoppedAtFailure, Totals
@@ -265,7 +266,8 @@ class Night:
             self.waiting = ""
         self._engine = engine
         try:
-            yield
+            async with given_to_workers(self.order.source, self.order.destination):
+                yield
         finally:
             self.metrics = engine.metrics
             self._engine = None

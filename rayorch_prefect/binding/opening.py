@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import uuid4
 
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
+from rayorch_prefect.binding.block_references import Place, cluster, located, reference
 from rayorch_prefect.binding.hooks import Hook, loaded_hooks
 from rayorch_prefect.binding.loading import load_program
 from rayorch_prefect.binding.night import Night
@@ -23,7 +25,7 @@ from rayorch_prefect.storage import S3Location
 from rayorch_prefect.storage.client import use_read_timeout
 
 
-def open_night(program: str | Program, source: str, destination: str, **settings: Any) -> Night:
+def open_night(program: str | Program, source: Place, destination: Place, **settings: Any) -> Night:
     """The Night of the current flow run; `settings` are as `order_of` takes them.
 
     Raises UsageError for a wrong argument or outside a flow run, ProgramError for a Program that
@@ -38,8 +40,8 @@ def open_night(program: str | Program, source: str, destination: str, **settings
 
 def order_of(
     program: str | Program,
-    source: str,
-    destination: str,
+    source: Place,
+    destination: Place,
     only: Iterable[str] | None = None,
     hooks: Mapping[str, str | Hook] | None = None,
     upload_task: str | UploadTask | None = None,
@@ -48,21 +50,37 @@ def order_of(
     """The checked order; `settings` are the other fields of `Order`.
 
     For those that are None or left out Prefect's settings are asked, then stands the default of
-    `Order`; `max_pending_mb` "none" is no bound. Raises UsageError, ProgramError for what is no
-    Program.
+    `Order`; `max_pending_mb` "none" is no bound. Blocks that are named are read now. Raises
+    UsageError, ServerNotReached, ProgramError for what is no Program.
     """
     asked = {name: value for name, value in settings.items() if value is not None}
     asked = _bounded({**_settled(asked, own_upload=upload_task is not None), **asked})
+    asked_as = {
+        "source": source,
+        "destination": destination,
+        "ray_address": asked.get("ray_address"),
+    }
+    asked = _with_cluster(asked)
     refuse_client(asked.get("ray_address") or os.environ.get("RAY_ADDRESS"))
+    keeper = f"rayorch-keeper-{uuid4().hex}"
     return Order(
         program=program if isinstance(program, str) else _name(require_program(program)),
-        source=S3Location.parse(source),
-        destination=S3Location.parse(destination),
+        source=located(source, "source", keeper),
+        destination=located(destination, "destination", keeper),
         only=tuple(only or ()),
         hooks=dict(hooks or {}),
         upload_task=name_of(upload_task),
+        asked_as={name: found for name, each in asked_as.items() if (found := reference(each))},
         **asked,
     )
+
+
+def _with_cluster(asked: dict[str, Any]) -> dict[str, Any]:
+    """The same with what a block says of its cluster, where no runtime_env is asked for."""
+    if "ray_address" not in asked:
+        return asked
+    address, runtime_env = cluster(asked["ray_address"])
+    return {"runtime_env": runtime_env or None, **asked, "ray_address": address}
 
 
 def _bounded(asked: dict[str, Any]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Order:
     of published parents, and of failed ones. What stages log from `stage_log_level` on is in the
     flow runs' logs. `hooks` are functions, or their names, by the names in `HOOKS`. An answer of
     the store may take `s3_read_timeout` seconds; longer artifacts go in parts of `s3_part_bytes`;
-    None is the store's own default.
+    None is the store's own default. `asked_as` names the blocks that arguments were asked by.
     """
 
     program: str
@@ -114,6 +114,7 @@ class Order:
     hooks: Mapping[str, Any] = field(default_factory=dict, repr=False)
     s3_read_timeout: float | None = None
     s3_part_bytes: int | None = None
+    asked_as: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Raises UsageError, naming the setting and what would be right."""
@@ -202,11 +203,13 @@ def _again(order: Order, retry_failed: bool) -> str:
     if not order.program or order.upload_task == "":
         return "this flow" + (" with retry_failed=True" if retry_failed else "")
     words = ["rayorch-prefect", "run", "--program", order.program]
-    words += ["--source", str(order.source), "--destination", str(order.destination)]
+    for name in ("source", "destination"):
+        words += [f"--{name}", order.asked_as.get(name) or str(getattr(order, name))]
     for setting in fields(order):
         value = getattr(order, setting.name)
         if setting.name in _SAID_AGAIN and value != setting.default:
-            words += ["--" + setting.name.replace("_", "-"), str(value)]
+            said = order.asked_as.get(setting.name) or str(value)
+            words += ["--" + setting.name.replace("_", "-"), said]
     for key in order.only:
         words += ["--only", key]
     return shlex.join(words + (["--retry-failed"] if retry_failed else []))

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 from rayorch_prefect.binding.texts import shown_texts
 from rayorch_prefect.cli.checks import Finding, Mark, findings
+from rayorch_prefect.cli.places import places
 from rayorch_prefect.storage import S3Location
 
 EXIT_PROBLEM = 1
@@ -17,7 +18,7 @@ _MAX_TEXT = 2000
 
 def doctor(asked: argparse.Namespace) -> int:
     """Print what each check has found; 1 if one is a problem. Raises UsageError."""
-    destination = S3Location.parse(asked.destination) if asked.destination else None
+    (destination,) = places(destination=asked.destination)
     found: list[Finding] = []
     for each in _shown(destination, asked.start_ray):
         found.append(each)

@@ -22,15 +22,15 @@ def add_status(commands: Any) -> None:
         "status",
         help="what a destination's ledger says: published, failed, left",
         description="How each source ended last, by the ledger of this program and version; reads "
-        "only, and needs neither Prefect nor Ray.",
+        "only, and needs no Ray, and Prefect only where a block is named.",
         epilog="Exit status: 0; 1 if something has failed or, with --source, is left, or the store "
         "refused; 2 for what was asked wrongly, a source prefix without objects too.",
     )
     add_program(parser)
-    parser.add_argument("--destination", required=True, metavar="S3_URL", help="s3://bucket/out/")
+    _add_destination(parser)
     parser.add_argument(
         "--source",
-        metavar="S3_URL",
+        metavar="PLACE",
         help="the sources to hold against it: which are left, and changed since; what the ledger "
         "has of others is counted as not there",
     )
@@ -44,12 +44,12 @@ def add_report(commands: Any) -> None:
         "report",
         help="where the last night's manifest and report are, and its counts",
         description="The night whose files in the destination are the newest, or the one named; "
-        "reads only, and needs neither Prefect nor Ray.",
+        "reads only, and needs no Ray, and Prefect only where a block is named.",
         epilog="Exit status: 0, whatever the night's counts; 1 if the store refused; 2 for what "
         "was asked wrongly, a destination without nights too.",
     )
     add_program(parser)
-    parser.add_argument("--destination", required=True, metavar="S3_URL", help="s3://bucket/out/")
+    _add_destination(parser)
     parser.add_argument("--night", metavar="ID", help="the id of its flow run (default: the last)")
     _add_working_dir(parser)
     _add_json(parser, "the same as JSON")
@@ -66,9 +66,9 @@ def add_doctor(commands: Any) -> None:
     )
     parser.add_argument(
         "--destination",
-        metavar="S3_URL",
-        help="s3://bucket/out/: see which rights there are and what the store honours, by a few "
-        "small objects under _rayorch/probe/ that are removed again",
+        metavar="PLACE",
+        help="s3://bucket/out/ or s3-location/NAME: see which rights there are and what the store "
+        "honours, by a few small objects under _rayorch/probe/ that are removed again",
     )
     parser.add_argument(
         "--start-ray",
@@ -76,6 +76,12 @@ def add_doctor(commands: Any) -> None:
         help="without RAY_ADDRESS, start a local Ray, as a night would, and end it",
     )
     _add_json(parser, "the checks as JSON")
+
+
+def _add_destination(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--destination", required=True, metavar="PLACE", help="s3://bucket/out/ or s3-location/NAME"
+    )
 
 
 def _add_working_dir(parser: argparse.ArgumentParser) -> None:

@@ -164,10 +164,10 @@ def _add_replay(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 _SERVICES = (
-    "S3 by boto3's credential chain and AWS_ENDPOINT_URL; Ray by RAY_ADDRESS, else a local one; "
-    "Prefect by PREFECT_API_URL or profile, else a local server. What is not said here, Prefect's "
-    "settings say (PREFECT_INTEGRATIONS_RAYORCH_*, [integrations.rayorch] in prefect.toml), else "
-    "the default."
+    "S3 by the Prefect block that is named, else by boto3's chain and AWS_ENDPOINT_URL; Ray by "
+    "RAY_ADDRESS, else a local one; Prefect by PREFECT_API_URL or profile, else a local server. "
+    "What is not said here, Prefect's settings say (PREFECT_INTEGRATIONS_RAYORCH_*, "
+    "[integrations.rayorch] in prefect.toml), else the default."
 )
 
 
@@ -190,8 +190,12 @@ def _add_retry_failed(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 def _add_night(run: argparse.ArgumentParser) -> None:
     add_program(run)
-    run.add_argument("--source", required=True, metavar="S3_URL", help="s3://bucket/in/")
-    run.add_argument("--destination", required=True, metavar="S3_URL", help="s3://bucket/out/")
+    run.add_argument(
+        "--source", required=True, metavar="PLACE", help="s3://bucket/in/ or s3-location/NAME"
+    )
+    run.add_argument(
+        "--destination", required=True, metavar="PLACE", help="s3://bucket/out/ or s3-location/NAME"
+    )
     _add_numbers(run)
     _add_choices(run)
     _add_ends(run)
@@ -290,8 +294,9 @@ def _hook(text: str) -> tuple[str, str]:
 def _add_environment(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--ray-address",
-        metavar="HOST:PORT",
-        help="the GCS of the Ray cluster (default RAY_ADDRESS, else a local Ray)",
+        metavar="ADDRESS",
+        help="the GCS of the Ray cluster, host:6379 or ray-cluster/NAME (default RAY_ADDRESS, else "
+        "a local Ray)",
     )
     run.add_argument(
         "--record",

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from rayorch_prefect.binding.loading import load_program
+from rayorch_prefect.cli.places import places
 from rayorch_prefect.cli.table import aligned
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.storage import (
@@ -25,7 +26,8 @@ def report(asked: argparse.Namespace) -> int:
 
     Raises UsageError if there is no such night, StoreError if the store refuses.
     """
-    destination = S3Location.parse(asked.destination)
+    (destination,) = places(destination=asked.destination)
+    assert destination is not None
     program = load_program(asked.program, asked.working_dir).plan.name
     found = night_files(destination, program, asked.night)
     if found is None:

@@ -9,7 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,20 +22,23 @@ from prefect.exceptions import TerminationSignal
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_API_PORT
 from prefect.utilities.urls import url_for
 
+from rayorch_prefect.binding.block_references import names_block
 from rayorch_prefect.binding.futures import flow_state
 from rayorch_prefect.binding.hooks import loaded_hooks
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.opening import loaded, order_of
 from rayorch_prefect.binding.orders import Order
-from rayorch_prefect.binding.prefect_server import PrefectServer, require_answer, using_api
+from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.binding.publishing import Shelf
 from rayorch_prefect.binding.recording import wait_until_recorded
 from rayorch_prefect.binding.registry import watching
 from rayorch_prefect.binding.selection import select
+from rayorch_prefect.binding.settings import settings_set
 from rayorch_prefect.binding.states import RowsFailed
 from rayorch_prefect.binding.stopping import BY_SIGNAL
 from rayorch_prefect.binding.upload_tasks import loaded_task
 from rayorch_prefect.cli.display import shown_progress
+from rayorch_prefect.cli.places import prefect_api
 from rayorch_prefect.cli.table import selection_lines, summary_lines
 from rayorch_prefect.errors import RayorchError
 from rayorch_prefect.execution.cluster import disarm_abort
@@ -76,9 +79,21 @@ _SETTINGS = (
 def run(asked: argparse.Namespace) -> int:
     """Run the night that the arguments ask for; the exit status.
 
-    Raises UsageError or ProgramError before anything is started, and what ended the flow where
-    that was no source's end.
+    Raises UsageError or ProgramError before anything is started, but for the Prefect API where a
+    block is named; and what ended the flow where that was no source's end.
     """
+    named = any(map(names_block, (asked.source, asked.destination, _cluster(asked))))
+    with _unwound_on_sigterm(), ExitStack() as opened:
+        server = opened.enter_context(_api()) if named else None
+        order, program = _checked(asked)
+        if order.dry_run:
+            return _show_selection(order, program)
+        if not named:
+            server = opened.enter_context(_api())
+        return _run(asked, server)
+
+
+def _checked(asked: argparse.Namespace) -> tuple[Order, Program]:
     order = order_of(
         asked.program, asked.source, asked.destination, dry_run=asked.dry_run, **_settings(asked)
     )
@@ -86,17 +101,22 @@ def run(asked: argparse.Namespace) -> int:
     program.require_publishable()
     loaded_task(order.upload_task, order.working_dir)
     loaded_hooks(order.hooks, order.working_dir)
-    if order.dry_run:
-        return _show_selection(order, program)
-    with _unwound_on_sigterm(), _api() as server:
-        state, nights = asyncio.run(_night(asked))
-        night = nights[-1] if nights else None
-        if server is not None and night is not None:
-            _wait_for_records(server, night)
-        error = _not_of_a_source(state)
-        if asked.summary is not None and night is not None:
-            _write_summary(Path(asked.summary), night)
-        _print_end(state, night, server, error)
+    return order, program
+
+
+def _cluster(asked: argparse.Namespace) -> object:
+    return asked.ray_address or settings_set().get("ray_address")
+
+
+def _run(asked: argparse.Namespace, server: PrefectServer | None) -> int:
+    state, nights = asyncio.run(_night(asked))
+    night = nights[-1] if nights else None
+    if server is not None and night is not None:
+        _wait_for_records(server, night)
+    error = _not_of_a_source(state)
+    if asked.summary is not None and night is not None:
+        _write_summary(Path(asked.summary), night)
+    _print_end(state, night, server, error)
     if error is not None:
         raise error
     return _status(state, night)
@@ -141,13 +161,11 @@ def _show_selection(order: Order, program: Program) -> int:
 @contextmanager
 def _api() -> Iterator[PrefectServer | None]:
     """The Prefect API that the user set, else a server of our own for as long as we run."""
-    if PREFECT_API_URL.value():
-        require_answer()
-        yield None
-        return
-    print("PREFECT_API_URL is not set: starting a local Prefect server", flush=True)
-    with PrefectServer() as server, using_api(server.api_url):
-        print(f"Prefect UI     {server.address} as long as this runs", flush=True)
+    if not PREFECT_API_URL.value():
+        print("PREFECT_API_URL is not set: starting a local Prefect server", flush=True)
+    with prefect_api() as server:
+        if server is not None:
+            print(f"Prefect UI     {server.address} as long as this runs", flush=True)
         yield server
 
 

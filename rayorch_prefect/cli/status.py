@@ -11,8 +11,9 @@ from rayorch_prefect.binding.orders import Order
 from rayorch_prefect.binding.selection import Entries, Selection, Standing, looked_up
 from rayorch_prefect.binding.standings import DestinationStanding, standing_of
 from rayorch_prefect.binding.texts import shown_texts
+from rayorch_prefect.cli.places import places
 from rayorch_prefect.cli.table import aligned
-from rayorch_prefect.storage import Ledger, LedgerEntry, RowOutcome, S3Location
+from rayorch_prefect.storage import Ledger, LedgerEntry, RowOutcome
 
 SHOWN = 20
 """How many failed sources, and sources that are left, are named."""
@@ -25,8 +26,8 @@ def status(asked: argparse.Namespace) -> int:
 
     Raises UsageError, ProgramError, and StoreError if the store refuses.
     """
-    destination = S3Location.parse(asked.destination)
-    source = S3Location.parse(asked.source) if asked.source else None
+    destination, source = places(destination=asked.destination, source=asked.source)
+    assert destination is not None
     program = load_program(asked.program, asked.working_dir)
     program.require_publishable()
     plan = program.plan

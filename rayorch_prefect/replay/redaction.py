@@ -17,15 +17,26 @@ _SHORTEST_SECRET = 8
 
 
 def without_secrets(text: str) -> str:
-    """`text` with the secret AWS_* settings (of at least 8 characters) and user names in URLs
-    blotted out."""
+    """`text` with the secret AWS_* settings, what is hidden (of at least 8 characters each) and
+    user names in URLs blotted out."""
     text = _HEADER.sub("a request header has a character that HTTP does not allow", text)
     text = _IN_URL.sub("***@", text)
     for name in _SECRET_SETTINGS:
         secret = os.environ.get(name, "").strip()
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, "***")
+    for secret in sorted(_hidden, key=len, reverse=True):
+        text = text.replace(secret, "***")
     return text
+
+
+_hidden: set[str] = set()
+
+
+def hide(secret: str) -> None:
+    """From now on this text is a secret of this process, as those of the environment are."""
+    if len(secret.strip()) >= _SHORTEST_SECRET:
+        _hidden.add(secret.strip())
 
 
 _SECRET_NAMES = re.compile(r"SECRET|PASSWORD|PASSWD|TOKEN|API_KEY|CREDENTIAL", re.IGNORECASE)

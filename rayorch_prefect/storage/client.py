@@ -19,7 +19,7 @@ from botocore.exceptions import (
 from urllib3.exceptions import HTTPError
 
 from rayorch_prefect.errors import UsageError
-from rayorch_prefect.storage.access import Access
+from rayorch_prefect.storage.access import Access, ClientSettings
 from rayorch_prefect.storage.redaction import shown_cause, without_secrets
 
 if TYPE_CHECKING:
@@ -88,7 +88,14 @@ def new_client(
     Raises UsageError for AWS_* settings or a profile that make no client, StoreUnavailable if
     `access` cannot say its own.
     """
-    said = {} if access is None else access.settings().arguments()
+    said = ClientSettings() if access is None else access.settings()
+    return client_of(said, connect_timeout, read_timeout, attempts)
+
+
+def client_of(
+    said: ClientSettings, connect_timeout: float, read_timeout: float, attempts: int | None = None
+) -> S3Client:
+    """A new client with these settings. Raises UsageError for settings that make none."""
     try:
         tries = attempts or int(os.environ.get("AWS_MAX_ATTEMPTS") or ATTEMPTS)
         config = Config(
@@ -100,7 +107,7 @@ def new_client(
             request_checksum_calculation=_set("AWS_REQUEST_CHECKSUM_CALCULATION"),
             response_checksum_validation=_set("AWS_RESPONSE_CHECKSUM_VALIDATION"),
         )
-        client = boto3.session.Session().client("s3", config=config, **said)
+        client = boto3.session.Session().client("s3", config=config, **said.arguments())
     except (BotoCoreError, ValueError) as error:
         raise UsageError(
             f"the AWS settings make no S3 client: {without_secrets(str(error))}; expected "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rayorch_prefect.replay.redaction import without_secrets
+from rayorch_prefect.replay.redaction import hide, without_secrets
 
-__all__ = ["shown_cause", "without_secrets"]
+__all__ = ["hide", "shown_cause", "without_secrets"]
 
 
 def shown_cause(error: BaseException) -> BaseException | None:

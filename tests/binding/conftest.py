@@ -66,13 +66,10 @@ def run_nightly(bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str)
     """
 
     async def run(program: str = JOINED, **settings: Any) -> Ended:
+        places = {"source": bucket.source, "destination": bucket.destination}
         with watching() as nights:
             state = await flow_state(
-                nightly,
-                program,
-                bucket.source,
-                bucket.destination,
-                **{"upload_workers": 1, **settings},
+                nightly, program, **{**places, "upload_workers": 1, **settings}
             )
         assert state.is_cancelled() or wait_until_recorded(prefect_server, nights[0])
         return Ended(state, nights[0])

@@ -36,11 +36,12 @@ class Work:
                 log.write(f"{child['name']}/{child['i']}\n")
         time.sleep(child.get("sleep", 0))
         if child.get("warn") == child["i"]:
-            logging.getLogger("ocr").warning("child %d spoils all, or nearly", child["i"])
+            said = child.get("saying", "")
+            logging.getLogger("ocr").warning("child %d spoils all%s, or nearly", child["i"], said)
         if "wait_for" in child:
             wait_for(child["wait_for"])
         if child.get("spoilt") == child["i"]:
-            raise GroupFailure("Spoilt", f"child {child['i']} spoils all")
+            raise GroupFailure("Spoilt", f"child {child['i']} spoils all{child.get('saying', '')}")
         if child.get("gap") == child["i"]:
             raise RecordFailure("Unreadable", f"child {child['i']} is left out")
         return str(child["i"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from prefect.logging.handlers import APILogHandler
@@ -11,8 +13,9 @@ from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.storage import S3Location
 from rayorch_prefect.storage.objects import get_object
 from tests.binding.conftest import Ended, RunNightly
+from tests.binding.leaks import by_blocks_alone, leaks, ray_logs
 from tests.binding.test_night import ask, children_of
-from tests.services import Bucket
+from tests.services import Bucket, S3Server
 
 
 def artifacts(server: PrefectServer, flow_run_id: str, type: str) -> list[dict[str, Any]]:
@@ -31,20 +34,27 @@ def failed_runs(server: PrefectServer, flow_run_ids: list[str]) -> dict[str, str
 
 async def test_a_night_is_seen_and_understood_in_prefect(
     bucket: Bucket,
+    s3_server: S3Server,
     prefect_server: PrefectServer,
     run_nightly: RunNightly,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("MAIL_PASSWORD", "spoils all")
+    secret, token, session, api_key = (f"{name}{uuid4().hex}" for name in "stak")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", session)
+    monkeypatch.setenv("SCANNER_API_KEY", api_key)
     bucket.put_sources(
         a={"n": 3},
-        b={"n": 5, "spoilt": 2},
+        b={"n": 5, "spoilt": 2, "saying": f" by {api_key}"},
         c={"fail": "Encrypted"},
-        d={"n": 4, "sleep": 0.3, "warn": 1},
+        d={"n": 4, "sleep": 0.3, "warn": 1, "saying": f" by {api_key}"},
     )
 
-    ended = await run_nightly(microbatch_size=2)
+    with by_blocks_alone(bucket, s3_server, "OFTHEBLOCK", secret, token) as (places, used):
+        ended = await run_nightly(microbatch_size=2, **places)
 
+    # Sources were read, and outputs written, by workers that knew no more than the blocks' names.
+    assert used == {"OFTHEBLOCK"}
+    assert f"--source {places['source']}" in ended.message
     first, second = (run["id"] for run in children_of(prefect_server, ended.night.id))
     for run_id in (first, second):
         (progress,) = artifacts(prefect_server, run_id, "progress")
@@ -65,6 +75,7 @@ async def test_a_night_is_seen_and_understood_in_prefect(
     text = summary["data"]
     assert "| failed | 2 |" in text
     assert "in/b.json: GroupFailure\\[Spoilt\\] in stage Work at child 2" in text
+    assert "spoils all by \\*\\*\\*" in text
     assert " --retry-failed\n```" in text
     check_stages(text)
     check_report(ended, text)
@@ -74,13 +85,30 @@ async def test_a_night_is_seen_and_understood_in_prefect(
     # That a source failed is said by its task run's state, not by lines of Prefect's besides.
     assert len(logged(prefect_server, first, 40)) == 1
     said = {
-        run_id: logged(prefect_server, run_id, 30) for run_id in (first, second, ended.night.id)
+        run_id: [line for line in logged(prefect_server, run_id, 30) if line.startswith("stage ")]
+        for run_id in (first, second, ended.night.id)
     }
     assert said == {
         first: [],
-        second: ["stage Work, in/d.json, child 1: ocr: child 1 ***, or nearly"],
+        second: ["stage Work, in/d.json, child 1: ocr: child 1 spoils all by ***, or nearly"],
         ended.night.id: [],
     }
+    secrets = [secret, token, session, api_key]
+    await asyncio.to_thread(check_secrets, secrets, prefect_server, bucket)
+
+
+def check_secrets(secrets: list[str], server: PrefectServer, bucket: Bucket) -> None:
+    """Nothing that is kept has one; where each is put on purpose it is found."""
+    assert leaks(secrets, server, bucket) == set()
+    ask(server, "/variables/", {"name": f"leak_{uuid4().hex}", "value": secrets[0]})
+    put = [server.log.parent / "leaked", ray_logs() / "logs" / "leaked"]
+    for path, secret in zip(put, secrets[1:], strict=False):
+        path.write_text(f"said {secret} aloud")
+    bucket.put("out/_rayorch/leaked", secrets[3].encode())
+    found = leaks(secrets, server, bucket)
+    database = {name for name in found if "prefect.db" in name}
+    assert database
+    assert found - database == {*map(str, put), "out/_rayorch/leaked"}
 
 
 def logged(server: PrefectServer, flow_run_id: str, level: int) -> list[str]:
@@ -108,4 +136,4 @@ def check_report(ended: Ended, summary: str) -> None:
     assert "<h1>joined, night: GroupFailure</h1>" in page
     assert "<polygon" in page
     assert ">in/b.json</td><td>Work</td><td>2</td>" in page
-    assert "spoils all" not in page + summary
+    assert "spoils all by ***" in page

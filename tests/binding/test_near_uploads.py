@@ -20,6 +20,7 @@ from rayorch_prefect.binding.prefect_server import PrefectServer, wait_until
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.tasks.upload import upload_near
 from tests.binding.conftest import RunNightly
+from tests.binding.leaks import by_blocks_alone, leaks
 from tests.binding.lethal import LARGE
 from tests.binding.test_night import ask, children_of
 from tests.services import Bucket, S3Server, on_moto, on_stores
@@ -118,16 +119,21 @@ async def test_values_go_from_the_object_store_to_the_uploading_process_alone(
 @on_moto
 async def test_an_upload_whose_worker_dies_runs_again(
     bucket: Bucket,
+    s3_server: S3Server,
     prefect_server: PrefectServer,
     run_nightly: RunNightly,
     log: Path,
     tmp_path: Path,
 ) -> None:
     bucket.put_sources(a={"log": str(log)}, b={"log": str(log), "lives": lives(tmp_path, 1)})
+    secrets = [uuid4().hex, uuid4().hex]
 
-    ended = await run_nightly(PROGRAM, upload_runner="ray")
+    with by_blocks_alone(bucket, s3_server, "OFTHEBLOCK", *secrets) as (places, used):
+        ended = await run_nightly(PROGRAM, upload_runner="ray", **places)
 
     assert ended.state.name == "Completed", ended.message
+    assert used == {"OFTHEBLOCK"}
+    assert await asyncio.to_thread(leaks, secrets, prefect_server, bucket) == set()
     assert bucket.get("out/in/b.json.txt") == b"b"
     assert len(log.read_text().split()) == 3
     expected = {

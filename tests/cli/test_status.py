@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rayorch_prefect.binding.loading import load_program
+from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.binding.publishing import Shelf
 from rayorch_prefect.binding.rows import Row
 from rayorch_prefect.binding.standings import standing_of
@@ -15,6 +16,7 @@ from rayorch_prefect.cli.main import main
 from rayorch_prefect.model.outcomes import Failure, Kind
 from rayorch_prefect.storage import LedgerEntry, RowOutcome, S3Location, list_sources
 from rayorch_prefect.storage.client import s3_client
+from tests.binding.leaks import by_blocks_alone
 from tests.services import Bucket, S3Server
 
 PROGRAM = "tests.binding.programs:joined"
@@ -110,6 +112,23 @@ def test_nothing_failed_and_nothing_left(
     record(bucket)
     assert status(bucket, "--source", bucket.source) == 0
     assert status(bucket) == 0
+
+
+def test_places_by_the_names_of_blocks(
+    bucket: Bucket,
+    s3_server: S3Server,
+    prefect_server: PrefectServer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bucket.put_sources(a={"n": 1})
+    with by_blocks_alone(bucket, s3_server, "OFTHEBLOCK", SECRET, SECRET) as (places, used):
+        asked = ["--source", places["source"], "--destination", places["destination"]]
+        assert main(["status", "--program", PROGRAM, *asked]) == 1
+        assert main(["run", "--dry-run", "--program", PROGRAM, *asked]) == 0
+    said = capsys.readouterr()
+    assert "left    in/a.json  new" in said.out
+    assert used == {"OFTHEBLOCK"}
+    assert SECRET not in said.out + said.err
 
 
 @pytest.mark.parametrize("first", ["2026-01-01", "2026-01-03"])

@@ -9,7 +9,8 @@ import pytest
 
 from tests.packaging import distributions
 
-_HEAVY = ("ray", "boto3", "botocore", "pyarrow", "prefect", "numpy", "pypdfium2")
+# Prefect is there already where its entry point is loaded.
+_HEAVY = ("ray", "prefect_ray", "boto3", "botocore", "pyarrow", "numpy", "pypdfium2")
 
 _ENTRY_POINT = f"""
 import json, sys

@@ -118,10 +118,23 @@ def _ablation(key: str, runs: dict[str, Any]) -> str:
     return _over(runs, named[0], "ours:shape=document") if named else "-"
 
 
+def _failure(key: str, runs: dict[str, Any]) -> str:
+    """Siblings never computed, and the wall saved against the same policy without poison."""
+    _, page, policy = key.split("/")
+    ours = "ours" if policy == "fifo" else f"ours:policy={policy}"
+    poisoned = ours if page == "first" else f"{ours}@page={page}"
+    wall, whole = _wall(runs, poisoned), _wall(runs, f"{ours}@page=none")
+    if wall is None or not whole:
+        return "-"
+    shares = [run["never_read"] for run in runs[poisoned] if "error" not in run]
+    return f"{statistics.median(shares):.1%}, {1 - wall / whole:.1%} of the wall"
+
+
 _MEASURED: dict[str, tuple[str, Callable[[str, dict[str, Any]], str]]] = {
     "comparison": ("w2.json", _comparison),
     "scaling": ("w4.json", _scaling),
     "ablation": ("ablation.json", _ablation),
+    "failure": ("w3.json", _failure),
 }
 
 

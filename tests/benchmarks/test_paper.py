@@ -59,6 +59,20 @@ def test_measured_ratios_are_of_medians_and_only_of_what_ran(tmp_path: Path) -> 
     assert measured("ablation/FIFO", tmp_path) == measured("", tmp_path) == "-"
 
 
+def test_what_a_failure_saves_is_told_against_the_same_policy_without_one(tmp_path: Path) -> None:
+    figures = {"ours@page=random": (9.0, 0.25), "ours@page=none": (10.0, 0.0), "ours": (8.0, 0.5)}
+    figures["ours:policy=canary"] = (1.0, 1.0)
+    runs = {name: [{"wall_s": w, "never_read": n}] for name, (w, n) in figures.items()}
+    (tmp_path / "w3.json").write_text(json.dumps({"runs": runs}))
+    keys = ("first/fifo", "random/fifo", "last/fifo", "first/canary")
+    assert [measured(f"failure/{key}", tmp_path) for key in keys] == [
+        "50.0%, 20.0% of the wall",
+        "25.0%, 10.0% of the wall",
+        "-",
+        "-",
+    ]
+
+
 def test_a_workload_s_prediction_lies_by_its_bound() -> None:
     work = w2()
     assert load_of(work).pages == work.pages

@@ -33,7 +33,9 @@ WHOLE_WORKER = -1
 
 # Longer texts are cut before they are searched for secrets.
 _MOST_READ = 20_000
-# A line that the driver waits for has left the process by then, whatever the stage does next.
+# A line that the driver waits for is taken within the first, and has left the process after the
+# second: at the most, and the least.
+_TAKEN_S = 0.05
 _LEAVES_S = 0.003
 _CUT = " … "
 
@@ -63,6 +65,7 @@ class LogLines(logging.Handler):
         self._second = 0.0
         self._in_second = 0
         self._taken_at = 0.0
+        self._asked = False
         self._ended = False
 
     # -- catching ------------------------------------------------------------------------------
@@ -116,20 +119,33 @@ class LogLines(logging.Handler):
         gate = here()
         batch = WHOLE_WORKER if gate is None else gate.batch
         row = WHOLE_WORKER if gate is None else gate.row
+        if self._has_room():
+            line = Line(batch, row, record.levelno, self._shortened(_text(record)))
+            with self._guard:
+                self._lines.append(line)
+            self._woken()
+            self._let_leave()
+            return
+        with self._guard:
+            known = self._lines or self._left_out
+            self._left_out[batch] = self._left_out.get(batch, 0) + 1
+        if not known:
+            self._woken()
+
+    def _has_room(self) -> bool:
         now = time.monotonic()
         with self._guard:
             if now >= self._second + 1.0:
                 self._second, self._in_second = now, 0
             self._in_second += 1
-            kept = self._in_second <= MOST_A_SECOND
-            if not kept:
-                self._left_out[batch] = self._left_out.get(batch, 0) + 1
-        if kept:
-            text = self._shortened(_text(record))
-            with self._guard:
-                self._lines.append(Line(batch, row, record.levelno, text))
-        self._woken()
-        if kept and now >= self._taken_at + GATHER_S:
+            return self._in_second <= MOST_A_SECOND
+
+    def _let_leave(self) -> None:
+        """If lines are taken at once, let them leave: the stage may end its process next."""
+        if self._asked and self.due_s == 0.0:
+            until = time.monotonic() + _TAKEN_S
+            while self._lines and time.monotonic() < until:
+                time.sleep(0.001)
             time.sleep(_LEAVES_S)
 
     def _shortened(self, text: str) -> str:
@@ -146,16 +162,19 @@ class LogLines(logging.Handler):
 
     # -- taking --------------------------------------------------------------------------------
 
-    @property
-    def waiting(self) -> bool:
-        """Whether there is something to take, or the end to be told."""
-        return bool(self._lines or self._left_out or self._ended)
+    def asked(self) -> float | None:
+        """The driver waits for lines: how long until they are to be taken, in seconds; None where
+        there are none yet."""
+        self._asked = True
+        return self.due_s
 
     @property
-    def gathers_s(self) -> float:
-        """How long to wait before the next are taken, in seconds."""
+    def due_s(self) -> float | None:
+        """When lines are to be taken; at once when the worker ends."""
         if self._ended:
             return 0.0
+        if not self._lines and not self._left_out:
+            return None
         return max(0.0, self._taken_at + GATHER_S - time.monotonic())
 
     def take(self) -> LinesTaken:
@@ -164,15 +183,16 @@ class LogLines(logging.Handler):
             lines, self._lines = tuple(self._lines), []
             left_out, self._left_out = tuple(self._left_out.items()), {}
             self._taken_at = time.monotonic()
+            self._asked = False
         return LinesTaken(lines, left_out, self._ended)
 
     def end(self) -> None:
         """The worker closes: what there is, is taken at once."""
-        some = self.waiting
+        some = self._lines or self._left_out
         self._ended = True
         self._woken()
         if some:
-            time.sleep(_LEAVES_S)
+            self._let_leave()
 
 
 def _text(record: logging.LogRecord) -> str:

@@ -6,8 +6,8 @@ import asyncio
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -207,10 +207,9 @@ class WorkerActor:
     def watch(self) -> LinesTaken:
         """What the stage has logged, once there is something, or the worker ends; its death is an
         error at the caller."""
-        while not self._lines.waiting:
-            self._lines_wait.wait()
+        while (due_s := self._lines.asked()) != 0.0:
+            self._lines_wait.wait(due_s)
             self._lines_wait.clear()
-        time.sleep(self._lines.gathers_s)
         return self._lines.take()
 
     def close(self) -> None:
@@ -265,10 +264,10 @@ class ConcurrentWorkerActor(WorkerActor):
     async def watch(self) -> LinesTaken:  # type: ignore[override]
         """See `WorkerActor.watch`; the driver ends this process for good once it has closed."""
         self._watch_loop = asyncio.get_running_loop()
-        while not self._lines.waiting:
-            await self._lines_come.wait()
+        while (due_s := self._lines.asked()) != 0.0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._lines_come.wait(), due_s)
             self._lines_come.clear()
-        await asyncio.sleep(self._lines.gathers_s)
         return self._lines.take()
 
     async def close(self) -> None:  # type: ignore[override]

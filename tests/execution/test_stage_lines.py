@@ -74,6 +74,9 @@ class Join:
         logging.warning("%d rows", len(lists))
         return lists
 
+    def close(self) -> None:
+        logging.error("closing")
+
 
 def logging_program(notes: Notes) -> Program:
     @program
@@ -111,6 +114,7 @@ def test_lines_of_workers_name_their_rows(cluster: str, notes: Notes) -> None:
     assert {str(line) for line in theirs} >= {
         "stage Split: model: loading",
         "stage Split: closing",
+        "stage Join: closing",
     }
     assert notes.lines()[0] == str(logging.INFO)
 
@@ -156,7 +160,7 @@ toy = logging.Logger("toy")
 @pytest.fixture
 def caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogLines]:
     """What is caught of `toy`, without the pauses."""
-    monkeypatch.setattr(log_lines, "_LEAVES_S", 0.0)
+    monkeypatch.setattr(log_lines, "_TAKEN_S", 0.0)
     lines = LogLines(lambda: None)
     toy.addHandler(lines)
     yield lines
@@ -168,20 +172,20 @@ def texts(lines: LogLines) -> list[str]:
 
 
 def test_a_worker_catches_so_many_lines_a_second_and_counts_the_rest(caught: LogLines) -> None:
-    assert not caught.waiting
+    assert caught.asked() is None
     for i in range(log_lines.MOST_A_SECOND + 7):
         toy.warning("%d", i)
+    assert caught.due_s == 0.0
     taken = caught.take()
     assert len(taken.lines) == log_lines.MOST_A_SECOND
     assert taken.left_out == ((-1, 7),)
-    assert not caught.waiting
-    assert 0.0 < caught.gathers_s <= log_lines.GATHER_S
+    assert caught.due_s is None
     caught._second -= 1.0
     toy.warning("again")
+    assert 0.0 < (caught.due_s or 0.0) <= log_lines.GATHER_S
     assert texts(caught) == ["toy: again"]
     caught.end()
-    assert caught.waiting
-    assert caught.gathers_s == 0.0
+    assert caught.due_s == 0.0
     assert caught.take().last
 
 

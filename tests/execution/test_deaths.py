@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -120,6 +121,7 @@ def test_a_lethal_row_is_isolated(cluster: str, notes: Notes) -> None:
 
 class Refuses:
     def __init__(self, how: str) -> None:
+        logging.warning("no file of that name")
         if how == "raise":
             raise ValueError("no such model: small-7b")
         if how == "exit":
@@ -148,9 +150,14 @@ def refusing(how: str) -> Program:
         ("die", "died"),
     ],
 )
-def test_a_constructor_that_fails_ends_the_start(cluster: str, how: str, said: str) -> None:
+def test_a_constructor_that_fails_ends_the_start(
+    cluster: str, caplog: pytest.LogCaptureFixture, how: str, said: str
+) -> None:
     with pytest.raises(StageStartError, match=f"stage Refuses: .*{said}"), Engine(refusing(how)):
         pytest.fail("it was entered")
+    logged = [each.message for each in caplog.records if each.name == "rayorch_prefect.stages"]
+    if how != "die":
+        assert logged[0] == "stage Refuses: no file of that name"
 
 
 def test_a_constructor_that_fails_in_process() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rayorch_prefect import Engine, F, Program, program, stage
-from rayorch_prefect.errors import StageStartError, UsageError
+from rayorch_prefect.errors import UsageError
 from rayorch_prefect.execution import log_lines, stage_lines
 from rayorch_prefect.execution.backend import LinesCame
 from rayorch_prefect.execution.driver import Driver
@@ -119,35 +119,17 @@ def test_lines_of_workers_name_their_rows(cluster: str, notes: Notes) -> None:
     assert notes.lines()[0] == str(logging.INFO)
 
 
-class Stillborn:
-    def __init__(self) -> None:
-        logging.warning("no model at %s", "/models")
-        raise FileNotFoundError("the model is missing")
-
-    def __call__(self, row: int) -> int:
-        return row
-
-
-def test_a_stage_that_cannot_be_built_is_heard(
-    cluster: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    @program
-    def still(row: Any) -> Any:
-        return stage(Stillborn, rowwise=True)()(row)
-
-    with pytest.raises(StageStartError):
-        Engine(still).__enter__()
-    said = [each.message for each in caplog.records if each.name == "rayorch_prefect.stages"]
-    assert said[:1] == ["stage Stillborn: no model at /models"]
+def same(rows: list[int]) -> list[int]:
+    return rows
 
 
 def test_levels_are_checked() -> None:
     @program
-    def still(row: Any) -> Any:
-        return stage(Stillborn, rowwise=True)()(row)
+    def toy(row: Any) -> Any:
+        return stage(same)(row)
 
     with pytest.raises(UsageError, match=r"log_level is 'LOUD'; expected one of DEBUG, .*, OFF"):
-        Engine(still, log_level="LOUD")
+        Engine(toy, log_level="LOUD")
 
 
 # -- in the worker ---------------------------------------------------------------------------------
@@ -231,10 +213,6 @@ def test_forked_processes_write_as_without_it(
 
 
 # -- in the driver ---------------------------------------------------------------------------------
-
-
-def same(rows: list[int]) -> list[int]:
-    return rows
 
 
 def note(said: list[str], line: StageLine) -> None:

@@ -16,6 +16,7 @@ from tests.binding.conftest import Ended, RunNightly
 from tests.binding.leaks import by_blocks_alone, leaks, ray_logs
 from tests.binding.test_night import ask, children_of
 from tests.services import Bucket, S3Server
+from tests.stores import SECRET_KEY
 
 
 def artifacts(server: PrefectServer, flow_run_id: str, type: str) -> list[dict[str, Any]]:
@@ -39,7 +40,8 @@ async def test_a_night_is_seen_and_understood_in_prefect(
     run_nightly: RunNightly,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    secret, token, session, api_key = (f"{name}{uuid4().hex}" for name in "stak")
+    secret, token, session, api_key, key = (f"{name}{uuid4().hex}" for name in "stapk")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
     monkeypatch.setenv("AWS_SESSION_TOKEN", session)
     monkeypatch.setenv("SCANNER_API_KEY", api_key)
     bucket.put_sources(
@@ -93,7 +95,8 @@ async def test_a_night_is_seen_and_understood_in_prefect(
         second: ["stage Work, in/d.json, child 1: ocr: child 1 spoils all by ***, or nearly"],
         ended.night.id: [],
     }
-    secrets = [secret, token, session, api_key]
+    # Ray and its workers were started with the last one in their environment.
+    secrets = [secret, token, session, api_key, key, SECRET_KEY]
     await asyncio.to_thread(check_secrets, secrets, prefect_server, bucket)
 
 

@@ -31,9 +31,13 @@ class NoSources(UsageError):
 
 
 class Standing(StrEnum):
-    """What the ledger says of a source before the night."""
+    """What the ledger says of a source before the night.
 
-    NEW = "new"
+    It has no entry of a source that failed in a way that is run again (AttemptsExhausted,
+    UploadFailed, ContractError), so that is not told from one that never ran.
+    """
+
+    NEW = "new or again"
     CHANGED = "changed"
     PUBLISHED = "published before"
     FAILED = "failed before"

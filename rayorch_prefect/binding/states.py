@@ -56,7 +56,10 @@ def to_state(verdict: Verdict) -> State[Any]:
 
 def cancelled(counts: Tally, reason: str, what_next: str = "") -> State[Any]:
     """The state of a night or microbatch that was asked to stop, with what it got done."""
-    said = [reason, str(counts)] + ([f"next: {what_next}"] if what_next else [])
+    # The state's name says it; a reason that stands in a row does so itself.
+    said = [reason.removeprefix("cancelled: "), str(counts)] + (
+        [f"next: {what_next}"] if what_next else []
+    )
     return Cancelled(message=". ".join(part.rstrip(".") for part in said) + ".")
 
 

@@ -71,11 +71,12 @@ def _summary(again: Replay, asked: argparse.Namespace) -> Iterator[str]:
 
 
 def _ended(again: Replay, until: int | None) -> str:
-    if until is not None:
+    if until is not None and until <= again.number:
         return f"stopped before step {until}"
+    beyond = "" if until is None else f", before step {until}"
     if again.recording.end == CUT_OFF:
-        return "the recording is cut off there: its run was killed, or its file damaged"
-    return f"the recording ends there ({again.recording.end})"
+        return f"the recording is cut off there{beyond}: its run was killed, or its file damaged"
+    return f"the recording ends there{beyond} ({again.recording.end})"
 
 
 def _calls(again: Replay) -> Iterator[str]:

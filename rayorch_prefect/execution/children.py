@@ -100,8 +100,7 @@ class RowsInChunks:
             if found is None:
                 if row not in self.failures and ordinal < taken:
                     raise Breach(
-                        f"at least the {taken} children of row {row} that an earlier try gave",
-                        f"{ordinal}",
+                        f"at least the {taken} children that an earlier try gave", f"{ordinal}", row
                     )
                 return
             if ordinal >= taken:

@@ -40,7 +40,7 @@ from rayorch_prefect.execution.messages import (
     ReturnedOutput,
     RowsReply,
 )
-from rayorch_prefect.execution.owner import Owner
+from rayorch_prefect.execution.owner import Owner, named
 from rayorch_prefect.execution.parent import OnParent, Parent, Payload
 from rayorch_prefect.execution.remaking import Remaker
 from rayorch_prefect.execution.rows import DescribedRows, SourceRows, stored_rows
@@ -435,7 +435,7 @@ class Driver:
         if owner is None:
             return
         if completed.outcome is not ParentOutcome.COMPLETED:
-            self._hand_over(owner, completed, None, completed.cause)
+            self._hand_over(owner, completed, None, named(completed.cause, self._owners))
             return
         outputs, blocks = self.blocks.address(completed.outputs)
 

@@ -36,7 +36,7 @@ from rayorch_prefect.execution.cluster import check_fit, connect, object_store_b
 from rayorch_prefect.execution.driver import Driver
 from rayorch_prefect.execution.engine_run import Run
 from rayorch_prefect.execution.environments import checked, refuse_local_folders
-from rayorch_prefect.execution.local import row_keys
+from rayorch_prefect.execution.local import listed_rows, row_keys
 from rayorch_prefect.execution.log_lines import WARNING, checked_level
 from rayorch_prefect.execution.metrics import EngineMetrics, snapshot
 from rayorch_prefect.execution.parent import OnParent, Parent
@@ -88,7 +88,8 @@ class Engine:
     Outcomes are the same under each.
 
     `record` names a new file that gets every event of the run, but no value, to be replayed
-    (`rayorch-prefect replay`); at about `record_mb` MiB it ends, and the run goes on.
+    (`rayorch-prefect replay`), in folders that are made if need be; at about `record_mb` MiB it
+    ends, and the run goes on.
 
     What stages log in their workers from `log_level` on ("OFF": nothing) is told to `on_line` as
     StageLines, by default to the logger `rayorch_prefect.stages`; at most 50 lines a second and
@@ -370,11 +371,11 @@ class Engine:
         so. `keys` name the rows in messages (default: their `uri`). `on_line` gets what stages log
         of these rows, on that thread too, in place of the Engine's.
 
-        Raises EngineClosed outside of `with`; UsageError for a row that cannot be pickled or
-        another number of keys than of rows.
+        Raises EngineClosed outside of `with`; UsageError for rows that are no iterable, a row that
+        cannot be pickled or another number of keys than of rows.
         """
         driver = self._live_driver
-        listed = list(rows)
+        listed = listed_rows(rows)
         run = Run(len(listed), self._abandon)
         names = row_keys(listed, keys)
         described = describe_rows(self.plan, listed)

@@ -45,7 +45,7 @@ def run_local(
     require_program(program)
     policy_of(policy)
     bound = bound_of(*checked_bound(max_pending, max_pending_mb))
-    listed = list(rows)
+    listed = listed_rows(rows)
     if listed:
         recorder = None if record is None else Recorder(record, record_mb)
         backend = LocalBackend(program.plan, seed, losses, lost_values)
@@ -79,6 +79,17 @@ def _parents(driver: Driver, backend: LocalBackend, rows: Sequence[Any]) -> Iter
             driver.tick()
         elif left and not done:
             raise InternalError(f"{left} parents never completed")
+
+
+def listed_rows(rows: Iterable[Any]) -> list[Any]:
+    """The rows of a run. Raises UsageError for what cannot be iterated over."""
+    try:
+        each = iter(rows)
+    except TypeError:
+        raise UsageError(
+            f"rows is {rows!r}; expected source rows, such as a list of them"
+        ) from None
+    return list(each)
 
 
 def row_keys(rows: Sequence[Any], keys: Sequence[str] | None = None) -> list[str]:

@@ -56,8 +56,7 @@ def _taken_apart(plan: Plan, rows: Sequence[Any]) -> tuple[Column, list[tuple[in
     for row, value in enumerate(rows):
         breach = check_value(column, value, contract.list_depths[0], row)
         if isinstance(breach, ContractBreach):
-            expected = breach.expected.replace(" of the batch", "")  # these rows are in none yet
-            invalid.append((row, f"{breach.received} instead of {expected}"))
+            invalid.append((row, f"{breach.received} instead of {breach.expected} in row {row}"))
     return column, invalid
 
 

@@ -71,9 +71,9 @@ class Results:
 class Breach(Exception):
     """Something does not fit the contract."""
 
-    def __init__(self, expected: str, received: str) -> None:
-        super().__init__(expected, received)
-        self.breach = ContractBreach(expected, received)
+    def __init__(self, expected: str, received: str, row: int | None = None) -> None:
+        super().__init__(expected, received, row)
+        self.breach = ContractBreach(expected, received, row)
 
 
 class StageRunner:
@@ -303,15 +303,15 @@ def end_of(end: StopIteration, row: int) -> TypedFailure | None:
     """What a stage that yields returns: nothing, or a typed failure in the row's place."""
     if end.value is None or isinstance(end.value, TypedFailure):
         return end.value
-    raise Breach(f"children of row {row} that are all yielded", f"{describe(end.value)}, returned")
+    raise Breach("children that are all yielded", f"{describe(end.value)}, returned", row)
 
 
 def child_of(child: Any, outputs: int, row: int) -> Any:
     """One child, checked as far as it can be alone."""
     if outputs > 1 and (not isinstance(child, tuple) or len(child) != outputs):
-        raise Breach(f"a tuple of {outputs} values for each child of row {row}", describe(child))
+        raise Breach(f"a tuple of {outputs} values for each child", describe(child), row)
     if _holds_failure(child if outputs > 1 else (child,)):
-        raise Breach(f"children in row {row} of the batch", "a failure among them")
+        raise Breach("a list of children", "a failure among them", row)
     return child
 
 
@@ -378,9 +378,7 @@ def _row_tuple(spec: StageSpec, row: int, result: Any) -> Any:
     if isinstance(result, TypedFailure):
         return result
     if not isinstance(result, tuple) or len(result) != spec.outputs:
-        raise Breach(
-            f"a tuple of {spec.outputs} values in row {row} of the batch", describe(result)
-        )
+        raise Breach(f"a tuple of {spec.outputs} values", describe(result), row)
     return _first_failure(result)
 
 
@@ -420,9 +418,9 @@ def check_value(column: Column, value: Any, depth: int, row: int) -> ContractBre
 def flatten(column: Column, value: Any, depth: int, row: int) -> Shape:
     """Append a list's elements at the deepest level; returns its shape."""
     if not isinstance(value, list | tuple):
-        raise Breach(f"a list of children in row {row} of the batch", describe(value))
+        raise Breach("a list of children", describe(value), row)
     if _holds_failure(value):
-        raise Breach(f"children in row {row} of the batch", "a failure among them")
+        raise Breach("a list of children", "a failure among them", row)
     if depth > 1:
         return tuple(flatten(column, element, depth - 1, row) for element in value)
     column.values.extend(value)
@@ -433,9 +431,7 @@ def flatten(column: Column, value: Any, depth: int, row: int) -> Shape:
 
 def _boolean(value: Any, row: int) -> int:
     if not isinstance(value, bool | np.bool_):
-        raise Breach(
-            f"a boolean in row {row} of the batch, as it is used as a mask", describe(value)
-        )
+        raise Breach("a boolean, as it is used as a mask", describe(value), row)
     return int(value)
 
 

@@ -64,6 +64,8 @@ class Failure:
     `type` is the program's word (Encrypted, NotAPdf) or, for an exhausted budget, the last
     error's name. `path` holds the ordinals from the parent down to the Entity whose Grain
     failed: () is the parent itself, (3,) its child 3. `attempts` counts the charged tries.
+    `culprit` is the (microbatch, row) of another parent where a Grain of that one, in the same
+    batch, broke the contract.
     """
 
     kind: Kind
@@ -73,6 +75,7 @@ class Failure:
     domain: str
     path: tuple[int, ...] = ()
     attempts: int = 1
+    culprit: tuple[int, int] | None = None
 
     @property
     def child(self) -> int | None:

@@ -62,10 +62,12 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class ContractBreach:
-    """The call returned something that does not fit the Plan."""
+    """The call returned something that does not fit the Plan; by `row` of the batch, if one row
+    is at fault."""
 
     expected: str
     received: str
+    row: int | None = None
 
 
 Report: TypeAlias = RowsReport | AttemptFailed | ContractBreach

@@ -7,7 +7,7 @@ bars are applied before commits; an attempt that failed raises the generation.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayorch_prefect.model.events import Bar, ChildrenArrived, EntityRange
 from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
@@ -152,21 +152,43 @@ class Committer:
         self._end(flight)
 
     def breach(self, flight: Flight, breach: ContractBreach) -> None:
-        """A defect of the program: every parent with a Grain in the batch is FAILED."""
+        """A defect of the program: every parent with a Grain in the batch is FAILED.
+
+        The one whose row is at fault fails by that Grain, the others by what is said of it.
+        """
         call = self._plan.calls[flight.call]
         self._counts.contract_errors += 1
-        message = f"expected {breach.expected}, received {breach.received}"
-        for run, entity, _ in self._rows(flight):
-            failure = self._failure(
-                flight.call, run, entity, RowFailure(Kind.CONTRACT_ERROR, "ContractError", message)
-            )
+        rows = list(self._rows(flight))
+        at_fault = next((one for one in rows if one[2] == breach.row), None)
+        for run, entity, _ in rows:
             row = run.mb.root_of(call.domain, entity)
+            failure = self._breached(flight.call, run, entity, breach, at_fault)
             run.mb.contract.setdefault(row, failure)
             run.settle.doom(row, (failure, 0))
             if run.mb.grains.phase[flight.call][entity] == Phase.IN_FLIGHT:
                 self._counts.calls[flight.call].failed += 1
                 run.settle.end_grain(flight.call, entity, Outcome.FAILED, (failure, 0))
         self._end(flight)
+
+    def _breached(
+        self, call: int, run: Run, entity: int, breach: ContractBreach, at_fault: LiveRow | None
+    ) -> Failure:
+        """The failure of the parent of one Grain in a batch that broke the contract."""
+        message = f"expected {breach.expected}, received {breach.received}"
+        culprit: tuple[int, int] | None = None
+        if at_fault is not None:
+            domain = self._plan.calls[call].domain
+            other, guilty, _ = at_fault
+            root = other.mb.root_of(domain, guilty)
+            if (other, root) == (run, run.mb.root_of(domain, entity)):
+                entity = guilty
+            else:
+                culprit = other.mb.number, root
+                path = "/".join(map(str, other.mb.path(domain, guilty)))
+                where = f"{self._plan.domains[domain].name} {path}".strip()
+                message += f", at {where} of another source in the same batch"
+        told = RowFailure(Kind.CONTRACT_ERROR, "ContractError", message)
+        return replace(self._failure(call, run, entity, told), culprit=culprit)
 
     def chunk(self, flight: Flight, arrived: ChildrenArrived) -> None:
         """Children of a row that still runs are there; those of one that no longer matters go.

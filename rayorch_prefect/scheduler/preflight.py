@@ -90,8 +90,9 @@ def _aligned(plan: Plan, call: Call, report: RowsReport) -> ContractBreach | Non
             lengths = [_length(report.outputs[index], row) for index in mine]
             if row not in report.failures and len(set(lengths)) > 1:
                 return ContractBreach(
-                    f"lists of equal lengths for Domain {domain.name} in row {row} of the batch",
+                    f"lists of equal lengths for Domain {domain.name}",
                     " and ".join(map(str, lengths)),
+                    row,
                 )
     return None
 

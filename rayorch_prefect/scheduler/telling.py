@@ -27,8 +27,8 @@ def parsed_path(path: str | Sequence[int]) -> Path:
 
     Raises UsageError for what is neither.
     """
-    found = path.strip("/").split("/") if isinstance(path, str) else list(path)
     try:
+        found = path.strip("/").split("/") if isinstance(path, str) else list(path)
         ordinals = tuple(int(one) for one in found if one != "")
     except (TypeError, ValueError):
         ordinals = (-1,)

@@ -32,8 +32,8 @@ async def test_a_dry_run_plans_and_leaves_no_trace(bucket: Bucket, run_nightly: 
 
     assert (ended.state.name, ended.state.is_completed()) == ("DryRun", True)
     assert ended.message == (
-        "nothing was started. 4 sources: 1 new, 1 changed, 1 published before, 1 failed before, "
-        "2 to run, 1 skipped, 1 counted again"
+        "nothing was started. 4 sources: 1 new or again, 1 changed, 1 published before, "
+        "1 failed before, 2 to run, 1 skipped, 1 counted again"
     )
     assert ended.night.summary().not_processed == 2
     assert ended.night.live_metrics() is None
@@ -63,7 +63,7 @@ async def test_only_the_named_sources_then_a_limit_that_is_no_fault(
     assert "next: to run the sources that were left out: rayorch-prefect run" in ended.message
     rows = read_manifest(ended.night.manifest).to_pylist()
     assert {row["uri"][-6:]: row["reason"] for row in rows if row["reason"]} == {"d.json": reason}
-    assert "4 sources: 1 new, 3 published before, 1 to run, 3 skipped" in rest.message
+    assert "4 sources: 1 new or again, 3 published before, 1 to run, 3 skipped" in rest.message
     assert "left out" not in rest.message
 
 

@@ -51,11 +51,11 @@ def test_a_dry_run_prints_every_source(
         ("run changed", "in/changed.json"),
         ("count again dropped before", "in/dropped.json"),
         ("count again failed before", "in/failed.json"),
-        ("run new", "in/new.json"),
+        ("run new or again", "in/new.json"),
         ("skip published before", "in/published.json"),
     ]
     assert shown.out.splitlines()[-1] == (
-        "dry run, nothing was started. 5 sources: 1 new, 1 changed, 1 published before, "
+        "dry run, nothing was started. 5 sources: 1 new or again, 1 changed, 1 published before, "
         "1 failed before, 1 dropped before, 2 to run, 1 skipped, 2 counted again"
     )
     assert shown.err == ""

@@ -52,6 +52,8 @@ def test_a_stop_on_the_way_shows_what_is_open(
     assert " in flight" in said
     assert "at worker " in said
     assert said.endswith("every answer is the recorded one\n")
+    assert replay(recorded, "--until", "9999") == 0
+    assert "; the recording ends there, before step 9999 (" in capsys.readouterr().out
 
 
 def test_a_story_is_told(recorded: str, capsys: pytest.CaptureFixture[str]) -> None:

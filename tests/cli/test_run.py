@@ -242,7 +242,7 @@ def test_sigterm_at_the_moment_that_ray_takes_it(
 
     assert "sent" in errors
     assert running.returncode == 143, out + errors
-    assert out.splitlines()[-1].startswith("Cancelled: cancelled: by SIGTERM. 4 sources: "), out
+    assert out.splitlines()[-1].startswith("Cancelled: by SIGTERM. 4 sources: "), out
 
 
 def _listens(address: str) -> bool:

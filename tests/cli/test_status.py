@@ -94,7 +94,7 @@ def test_the_sources_against_the_ledger(
     found = told(capsys)
     assert found["left"] == [
         {"key": "in/changed.json", "standing": "changed"},
-        {"key": "in/new.json", "standing": "new"},
+        {"key": "in/new.json", "standing": "new or again"},
         {"key": "in/worn.json", "standing": "failed before"},
     ]
     assert [each["key"] for each in found["first_failed"]] == ["in/encrypted.json", "in/worn.json"]

@@ -166,7 +166,7 @@ def misbehaved(deed: str) -> Generator[Any, None, Any]:
     [
         (
             "a failed child",
-            "expected children in row 0 of the batch, received a failure among them",
+            "expected a list of children, received a failure among them",
         ),
         ("returned", "all yielded, received a list of length 2, returned"),
         ("unpicklable", "expected values that can be pickled, received a generator"),

@@ -26,13 +26,13 @@ BREACHES = {
     ),
     "one list": ("Pairs", "a tuple of 2 lists", "a list of length 1"),
     "three lists": ("Pairs", "a tuple of 2 lists", "a tuple of length 3"),
-    "unequal": ("Pairs", "lists of equal lengths for Domain pair in row 0 of the batch", "2 and 1"),
-    "no list of children": ("children", "a list of children in row 0 of the batch", "an int"),
-    "a failed child": ("children", "children in row 0 of the batch", "a failure among them"),
-    "a mask of 1": ("mask", "a boolean in row 0 of the batch, as it is used as a mask", "an int"),
+    "unequal": ("Pairs", "lists of equal lengths for Domain pair", "2 and 1"),
+    "no list of children": ("children", "a list of children", "an int"),
+    "a failed child": ("children", "a list of children", "a failure among them"),
+    "a mask of 1": ("mask", "a boolean, as it is used as a mask", "an int"),
     "a mask of None": (
         "mask",
-        "a boolean in row 0 of the batch, as it is used as a mask",
+        "a boolean, as it is used as a mask",
         "a NoneType",
     ),
 }
@@ -151,6 +151,29 @@ def test_nothing_of_the_batch_is_committed_and_other_batches_go_on() -> None:
         assert cause.message.count("6 results") == 1
         assert cause.message.count("5 results") == 1
     assert parents[3].value() == [12, 13, 14]
+
+
+def test_the_child_at_fault_is_named_at_each_parent_of_its_batch() -> None:
+    def odd(child: int) -> Any:
+        return 1 if child == 5 else child % 2 == 1
+
+    @program
+    def masked(n: Any) -> Any:
+        children = F.expand(stage(lambda n: [n, n + 1, n + 2], batch_size=2)(n), domain="child")
+        return F.reduce(F.filter(children, stage(odd, batch_size=6)(children)))
+
+    parents = {parent.index: parent for parent in run_local(masked, [0, 3])}
+
+    mate, guilty = parents[0].cause, parents[1].cause
+    assert guilty
+    assert str(guilty) == (
+        "ContractError in stage odd at child 2: expected a boolean, as it is used as a mask, "
+        "received an int"
+    )
+    assert mate
+    assert mate.message == (
+        f"{guilty.message}, at child 2 of another source in the same batch: row 1"
+    )
 
 
 def test_rows_that_do_not_fit_the_source_port() -> None:

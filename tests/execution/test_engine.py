@@ -222,7 +222,11 @@ def test_wrong_rows_and_keys_are_refused(cluster: str) -> None:
             engine.submit([1, threading.Lock()])
         with pytest.raises(UsageError, match="2 keys for 1 rows"):
             engine.submit([1], keys=["a", "b"])
+        with pytest.raises(UsageError, match="rows is None; expected source rows"):
+            list(engine.run(None))  # type: ignore[arg-type]
         assert len(list(engine.run([1]))) == 1
+        with pytest.raises(UsageError, match="the path is 1; expected ordinals from 0"):
+            engine.story("row 0", 1)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="row 0 cannot be pickled: a lock"):
         list(run_local(doubling(), [threading.Lock()]))
 

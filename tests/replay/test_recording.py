@@ -45,7 +45,7 @@ def test_neither_values_nor_secrets_enter_a_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", SECRET)
-    path = tmp_path / "run"
+    path = tmp_path / "made" / "for it" / "run"
     rows = [{"text": "payload-1"}, {"text": "payload-2?"}]
     parents = list(run_local(refuses, rows, record=path))
     assert sum(SECRET in str(parent.cause) for parent in parents) == 1

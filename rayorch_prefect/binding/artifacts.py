@@ -21,7 +21,7 @@ def artifact_key(*words: str) -> str:
 
 
 def failure_table(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """One line a failed row: source key, stage, child, kind, type, cause, attempts."""
+    """One line a failed row: source key, type, cause, where and how often."""
     return [_line(row) for row in rows if row.failure is not None]
 
 
@@ -52,10 +52,10 @@ def _line(row: Row) -> dict[str, Any]:
     stage = "(an earlier run)" if failure.stage == REMEMBERED_STAGE else failure.stage
     return {
         "source key": row.source.key,
+        "type": failure.type,
+        "cause": failure.message[:_MAX_TEXT],
         "stage": stage,
         "child": failure.child,
         "kind": failure.kind.value,
-        "type": failure.type,
-        "cause": failure.message[:_MAX_TEXT],
         "attempts": failure.attempts,
     }

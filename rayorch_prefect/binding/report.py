@@ -9,9 +9,10 @@ from typing import Any
 from rayorch_prefect.binding.summary_page import (
     STAGE_HEAD,
     Summary,
+    command_lines,
     duration,
-    failure_lines,
-    outcome_lines,
+    failure_text,
+    outcome_table,
     stage_lines,
     stage_note,
 )
@@ -47,10 +48,11 @@ def report_html(
     title = f"{summary.title}: {summary.state}"
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(shown_texts(4000)(message))}</p>",
         f"<p>{summary.counts.total} sources in {duration(summary.seconds)}</p>",
-        _table(("row outcome", "sources"), outcome_lines(summary.counts)),
-        _table(("failed by", "", "sources"), failure_lines(summary.counts)),
+        _table(*outcome_table(summary.counts)),
+        f"<p>{escape(failure_text(summary.counts))}</p>",
+        *_listed("First causes", map(shown, summary.counts.causes)),
+        *_listed("Not processed because", map(shown, summary.counts.reasons)),
         *_next(summary, shown),
         "<h2>Timeline</h2>",
         svg(picture),
@@ -60,6 +62,8 @@ def report_html(
         _table(("what", "where"), (summary.places or {}).items()),
         "<h2>Settings</h2>",
         _table(("setting", "value"), ((name, shown(str(value))) for name, value in settings)),
+        "<h2>The state's message</h2>",
+        f"<p>{escape(shown_texts(4000)(message))}</p>",
     ]
     return _page(title, "\n".join(part for part in parts if part))
 
@@ -73,11 +77,16 @@ def _page(title: str, body: str) -> str:
     )
 
 
+def _listed(title: str, texts: Iterable[str]) -> list[str]:
+    items = "\n".join(f"<li>{escape(text)}</li>" for text in texts)
+    return [f"<h2>{title}</h2>\n<ul>\n{items}\n</ul>"] if items else []
+
+
 def _next(summary: Summary, shown: Any) -> list[str]:
     if not summary.command:
         return []
     advice = f"<p>{escape(shown(summary.advice))}</p>"
-    return ["<h2>Next</h2>", advice, f"<pre>{escape(summary.command)}</pre>"]
+    return ["<h2>Next</h2>", advice, f"<pre>{escape(command_lines(summary.command))}</pre>"]
 
 
 def _stages(summary: Summary) -> list[str]:

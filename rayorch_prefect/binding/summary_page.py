@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rayorch_prefect.binding.stage_watch import StageFigures, busiest
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.binding.texts import code_block, markdown, markdown_table, shown_texts
+
+_TYPES_SHOWN = 10
 
 STAGE_HEAD = ("stage", "level", "workers", "batches", "rows", "fill", "busy", "waiting", "failed")
 
@@ -37,10 +40,9 @@ def summary_markdown(summary: Summary) -> str:
     parts = [
         f"## {markdown(summary.title)}: {markdown(summary.state)}",
         f"{counts.total} sources in {duration(summary.seconds)}",
-        markdown_table(("row outcome", "sources"), outcome_lines(counts)),
+        markdown_table(*outcome_table(counts)),
+        markdown(failure_text(counts)),
     ]
-    if counts.failed:
-        parts.append(markdown_table(("failed by", "", "sources"), failure_lines(counts)))
     parts += _listed("First causes", map(shown, counts.causes), counts.failed)
     parts += _listed("Not processed because", map(shown, counts.reasons), len(counts.reasons))
     parts += _next(summary.advice, summary.command)
@@ -50,30 +52,42 @@ def summary_markdown(summary: Summary) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def outcome_lines(counts: Tally) -> list[tuple[str, int]]:
-    """(row outcome, sources), the row outcomes that add up and then what they include."""
-    lines = [
-        ("published", counts.published),
-        ("failed", counts.failed),
-        ("dropped", counts.dropped),
-        ("skipped", counts.skipped),
-        ("not processed", counts.not_processed),
-    ]
-    more = [
-        ("published or skipped with gaps", counts.with_gaps),
-        ("failed before, not run again", counts.remembered),
-        ("left out by the run's limit", counts.left_out),
-    ]
-    return lines + [line for line in more if line[1]]
+def outcome_table(counts: Tally) -> tuple[list[str], list[list[int]]]:
+    """The row outcomes side by side, those that add up and then what they include; one line."""
+    cells = {
+        "published": counts.published,
+        "failed": counts.failed,
+        "dropped": counts.dropped,
+        "skipped": counts.skipped,
+        "not processed": counts.not_processed,
+    }
+    more = {
+        "published or skipped with gaps": counts.with_gaps,
+        "failed before, not run again": counts.remembered,
+        "left out by the run's limit": counts.left_out,
+    }
+    cells |= {name: count for name, count in more.items() if count}
+    return list(cells), [list(cells.values())]
 
 
-def failure_lines(counts: Tally) -> list[tuple[str, str, int]]:
-    """("kind" or "type", its name, sources), the gravest kind and the most frequent type first."""
+def failure_text(counts: Tally) -> str:
+    """Failed by kind, the gravest first, and by type, the most frequent first; else empty."""
+    if not counts.failed:
+        return ""
     kinds = sorted(counts.by_kind, key=lambda kind: kind.gravity)
     types = sorted(counts.by_type, key=lambda name: (-counts.by_type[name], name))
-    return [("kind", kind.value, counts.by_kind[kind]) for kind in kinds] + [
-        ("type", name, counts.by_type[name]) for name in types
-    ]
+    named = [f"{name} {counts.by_type[name]}" for name in types[:_TYPES_SHOWN]]
+    named += [f"{len(types) - len(named)} more types"] if len(types) > len(named) else []
+    by_kind = ", ".join(f"{kind.value} {counts.by_kind[kind]}" for kind in kinds)
+    return f"Failed by kind: {by_kind}; by type: {', '.join(named)}"
+
+
+def command_lines(command: str) -> str:
+    """The command with each option on a line of its own, still to be copied as it is."""
+    if " --" not in command:
+        return command
+    words = map(shlex.quote, shlex.split(command))
+    return " ".join(f"\\\n  {word}" if word.startswith("--") else word for word in words)
 
 
 def stage_lines(stages: Sequence[StageFigures]) -> list[tuple[str | int, ...]]:
@@ -118,7 +132,7 @@ def _listed(title: str, texts: Iterable[str], of: int) -> list[str]:
 def _next(advice: str, command: str) -> list[str]:
     if not command:
         return []
-    return [f"**Next**: {markdown(advice)}", code_block(command)]
+    return [f"**Next**: {markdown(advice)}", code_block(command_lines(command))]
 
 
 def _stages(stages: Sequence[StageFigures]) -> list[str]:

@@ -64,7 +64,7 @@ async def test_a_night_is_seen_and_understood_in_prefect(
         assert "2 of 2 done: 2 sources: 1 published, 1 failed" in progress["description"]
         (summary,) = artifacts(prefect_server, run_id, "markdown")
         assert summary["key"] == "summary-joined-microbatch"
-        assert "| published | 1 |" in summary["data"]
+        assert "| 1 | 1 | 0 | 0 | 0 |" in summary["data"]
     assert failed_runs(prefect_server, [first, second]) == {
         "failed in/b.json": "GroupFailure",
         "failed in/c.json": "RecordFailure",
@@ -75,7 +75,7 @@ async def test_a_night_is_seen_and_understood_in_prefect(
         "GroupFailure: 4 sources: 2 published, 2 failed, 0 dropped, 0 skipped, 0 not processed",
     )
     text = summary["data"]
-    assert "| failed | 2 |" in text
+    assert "| 2 | 2 | 0 | 0 | 0 |" in text
     assert "in/b.json: GroupFailure\\[Spoilt\\] in stage Work at child 2" in text
     assert "spoils all by \\*\\*\\*" in text
     assert " --retry-failed\n```" in text
@@ -138,5 +138,6 @@ def check_report(ended: Ended, summary: str) -> None:
     page = content.decode()
     assert "<h1>joined, night: GroupFailure</h1>" in page
     assert "<polygon" in page
-    assert ">in/b.json</td><td>Work</td><td>2</td>" in page
+    assert ">in/b.json</td><td>Spoilt</td>" in page
+    assert "<td>Work</td><td>2</td>" in page
     assert "spoils all by ***" in page

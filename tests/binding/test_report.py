@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -10,7 +11,12 @@ import pytest
 
 from rayorch_prefect.binding.report import report_html
 from rayorch_prefect.binding.stage_watch import Look, StageFigures, StageWatch, figures
-from rayorch_prefect.binding.summary_page import Summary, duration, summary_markdown
+from rayorch_prefect.binding.summary_page import (
+    Summary,
+    command_lines,
+    duration,
+    summary_markdown,
+)
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.binding.texts import code_block, shown_texts
 from rayorch_prefect.binding.timeline import Timeline
@@ -92,7 +98,8 @@ def test_the_summary_says_nothing_in_markdown_that_a_cause_said() -> None:
 
     assert "<script" not in text
     assert "\\|\\`\\*\\[a\\](b)" in text
-    assert "| kind | ContractError | 1 |\n| kind | RecordFailure | 3 |" in text
+    assert "Failed by kind: ContractError 1, RecordFailure 3; by type: " in text
+    assert "| published | failed | dropped | skipped | not processed |" in text
     assert "- and 3 more" in text
     assert "| Work | page | 2 | 10 | 80 | 80% | 50% | 3 | 1 |" in text
     assert "```\nrun `it`\n```" in text
@@ -100,7 +107,7 @@ def test_the_summary_says_nothing_in_markdown_that_a_cause_said() -> None:
 
 def test_a_summary_of_what_went_well_has_no_word_of_failures() -> None:
     text = summary_markdown(Summary("p", "Completed", Tally(published=2), 3.0))
-    assert "failed by" not in text
+    assert "Failed by" not in text
     assert "Next" not in text
 
 
@@ -169,6 +176,14 @@ def test_texts_are_short_and_without_secrets(monkeypatch: pytest.MonkeyPatch) ->
     shown = shown_texts(20)
     assert shown("a\n secret-of-a-test  b") == "a *** b"
     assert shown("x" * 12 + "secret-of-a-test" + "y" * 30) == "x" * 12 + "***" + "yyyy…"
+
+
+def test_a_command_stays_the_same_over_several_lines() -> None:
+    command = "rayorch-prefect run --source 's3://a/b --c/' --failure-policy 3"
+    lines = command_lines(command)
+    assert lines.splitlines()[1:] == ["  --source 's3://a/b --c/' \\", "  --failure-policy 3"]
+    assert shlex.split(lines.replace("\\\n", "")) == shlex.split(command)
+    assert command_lines("this flow") == "this flow"
 
 
 def test_a_fence_is_longer_than_what_it_holds() -> None:

@@ -50,6 +50,9 @@ T = TypeVar("T")
 _lock = threading.Lock()
 _clients: dict[Access | None, tuple[tuple[object, ...], S3Client]] = {}
 _asked_timeout: float | None = None
+# The client that a thread was given last, whose answer it may have to explain; and any thread.
+_last = threading.local()
+_latest: S3Client | None = None
 
 
 def s3_client(access: Access | None = None) -> S3Client:
@@ -63,12 +66,14 @@ def s3_client(access: Access | None = None) -> S3Client:
     names = [name for name in os.environ if name.startswith("AWS_")]
     settings = tuple(sorted((name, os.environ.get(name, "")) for name in [*names, *_OURS]))
     identity = (os.getpid(), settings, _asked_timeout)
+    global _latest
     with _lock:
         # Older settings, and clients inherited by a fork, are of no use any more.
         if access not in _clients or _clients[access][0] != identity:
             made = new_client(CONNECT_TIMEOUT, _read_timeout(), access=access)
             _clients[access] = identity, made
-        return _clients[access][1]
+        _latest = _last.client = _clients[access][1]
+        return _latest
 
 
 def forget_credentials() -> None:
@@ -156,10 +161,12 @@ def _name_slow_down(response: tuple[Any, dict[str, Any]] | None, **_: object) ->
 
 
 def endpoint() -> str:
-    """Where requests go, without credentials in it; "" as long as there is no client."""
-    with _lock:
-        urls = sorted({client.meta.endpoint_url for _, client in _clients.values()})
-    return without_secrets(" or ".join(urls))
+    """Where this thread's requests went last, else those of any; "" as long as there is no client.
+
+    There are no credentials in it.
+    """
+    client = getattr(_last, "client", _latest)
+    return "" if client is None else without_secrets(client.meta.endpoint_url)
 
 
 def with_whole_body(download: Callable[[], T]) -> T:

@@ -23,7 +23,7 @@ CANDIDATES := python3.11 python3 python3.12 python3.13 python
 PYTHON_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check handed bench bench-core soak states lock clean install-demo install-dev
+.PHONY: help demo test test-all versions check handed bench bench-core soak states lock clean install-demo install-dev
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -38,6 +38,10 @@ test: $(VENV)/.dev-installed  ## run the tests, without those marked slow (ARGS=
 # `make test`, which has then run some: there may be none.
 test-all: $(VENV)/.dev-installed  ## run every test (TESTED=1: only what `make test` left out)
 	$(TESTS) $(if $(TESTED),-m slow $(ARGS) || test $$? -eq 5,$(ARGS))
+	$(BIN)/python tests/versions.py
+
+versions: $(VENV)/.dev-installed  ## a few tests with the lowest and newest Prefect and Ray, and on Python 3.13
+	$(BIN)/python tests/versions.py
 
 check: $(VENV)/.dev-installed  ## lint, formatting, types, import contracts
 	$(BIN)/ruff check .
@@ -100,10 +104,12 @@ lock: $(VENV)/.dev-installed  ## bring requirements/*.txt up to what pyproject.t
 	$(BIN)/uv $(LOCK) $(ARGS) --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(BIN)/uv $(LOCK) $(ARGS) --extra demo --constraint requirements/dev.txt \
 	    --output-file requirements/demo.txt pyproject.toml requirements/build.in
+	$(BIN)/uv $(LOCK) $(ARGS) --resolution lowest-direct --output-file requirements/lowest.txt \
+	    pyproject.toml requirements/lowest.in
 	test -f requirements/bench.txt || cp requirements/dev.txt requirements/bench.txt
 	$(BIN)/uv $(LOCK) $(ARGS) --extra bench --output-file requirements/bench.txt \
 	    pyproject.toml requirements/build.in
 
 clean:  ## remove what the targets here made, but for the environments
 	rm -rf build dist .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
-	find . \( -path ./$(VENV) -o -path ./$(BENCH_VENV) \) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

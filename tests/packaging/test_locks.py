@@ -10,10 +10,12 @@ import pytest
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
+from tests import versions
 from tests.packaging import distributions
 
-_LOCKS = ("bench", "demo", "dev")
+_LOCKS = ("bench", "demo", "dev", "lowest")
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 
@@ -48,7 +50,8 @@ def _pins(lock: str) -> dict[str, Pin]:
 def _asked(extra: str) -> list[Requirement]:
     """The project's dependencies and those of `extra`, extras of its own resolved."""
     project = distributions.pyproject()["project"]
-    texts: list[str] = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    extras = {"lowest": [], **project["optional-dependencies"]}
+    texts: list[str] = [*project["dependencies"], *extras[extra]]
     asked: list[Requirement] = []
     for requirement in map(Requirement, texts):
         if canonicalize_name(requirement.name) == project["name"]:
@@ -72,6 +75,23 @@ def test_pins_are_what_pyproject_asks(lock: str) -> None:
     for requirement in (*_asked(lock), *build):
         pin = pins[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(pin.version), requirement
+
+
+def test_lowest_has_the_lower_bounds_themselves() -> None:
+    """Of what `make versions` is about; some others are raised by what these need."""
+    pins = _pins("lowest")
+    bounds = {one.name: one.specifier for one in _asked("lowest") if one.name in versions.NAMES}
+    assert len(bounds) == len(versions.NAMES)
+    for name, bound in bounds.items():
+        (least,) = bound
+        assert Version(least.version) == Version(pins[name].version), name
+
+
+def test_the_few_tests_of_make_versions_are_there() -> None:
+    for name in versions.FEW:
+        path, _, test = name.partition("::")
+        assert (versions.ROOT / path).exists()
+        assert not test or f"def {test.partition('[')[0]}(" in (versions.ROOT / path).read_text()
 
 
 def test_demo_is_a_subset_of_dev() -> None:

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.execution.departure import Departures
 from rayorch_prefect.execution.messages import Line, LinesTaken
 from rayorch_prefect.execution.whereabouts import here
 from rayorch_prefect.replay.redaction import redaction
@@ -33,10 +34,8 @@ WHOLE_WORKER = -1
 
 # Longer texts are cut before they are searched for secrets.
 _MOST_READ = 20_000
-# A line that the driver waits for is taken within the first, and has left the process after the
-# second: at the most, and the least.
-_TAKEN_S = 0.05
-_LEAVES_S = 0.003
+# A line that is taken at once leaves within a millisecond or two where the machine is not full.
+_LEAVES_S = 0.1
 _CUT = " … "
 
 
@@ -61,6 +60,8 @@ class LogLines(logging.Handler):
         self._lines: list[Line] = []
         self._left_out: dict[int, int] = {}
         self._guard = threading.Lock()
+        self._leaving = threading.Lock()
+        self._departures = Departures()
         self._emitting = threading.local()
         self._second = 0.0
         self._in_second = 0
@@ -123,8 +124,7 @@ class LogLines(logging.Handler):
             line = Line(batch, row, record.levelno, self._shortened(_text(record)))
             with self._guard:
                 self._lines.append(line)
-            self._woken()
-            self._let_leave()
+            self._announce()
             return
         with self._guard:
             known = self._lines or self._left_out
@@ -140,13 +140,18 @@ class LogLines(logging.Handler):
             self._in_second += 1
             return self._in_second <= MOST_A_SECOND
 
-    def _let_leave(self) -> None:
-        """If lines are taken at once, let them leave: the stage may end its process next."""
-        if self._asked and self.due_s == 0.0:
-            until = time.monotonic() + _TAKEN_S
-            while self._lines and time.monotonic() < until:
-                time.sleep(0.001)
-            time.sleep(_LEAVES_S)
+    def _announce(self) -> None:
+        """Have lines taken. If that is done at once, wait until they have left: the stage may end
+        its process next."""
+        if not self._asked or self.due_s != 0.0 or not self._leaving.acquire(blocking=False):
+            self._woken()
+            return
+        try:
+            self._departures.expect()
+            self._woken()
+            self._departures.wait(_LEAVES_S)
+        finally:
+            self._leaving.release()
 
     def _shortened(self, text: str) -> str:
         text = self._redact(text[:_MOST_READ])
@@ -188,11 +193,11 @@ class LogLines(logging.Handler):
 
     def end(self) -> None:
         """The worker closes: what there is, is taken at once."""
-        some = self._lines or self._left_out
         self._ended = True
-        self._woken()
-        if some:
-            self._let_leave()
+        if self._lines or self._left_out:
+            self._announce()
+        else:
+            self._woken()
 
 
 def _text(record: logging.LogRecord) -> str:

@@ -137,8 +137,8 @@ class RayBackend:
             self._answer(WorkerIsLost(worker, pool, kind, f"{kind}: {message}"))
         else:
             self._built_as[worker] = built
+            self._watch(worker)  # first: what its first batch logs is to be heard
             self._answer(WorkerIsReady(worker, pool))
-            self._watch(worker)
 
     def _watch(self, worker: int) -> None:
         """Notice a worker that dies while it has nothing to do, and what its stage logs."""

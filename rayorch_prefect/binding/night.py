@@ -291,19 +291,22 @@ class Night:
     async def run_microbatches(self, run_child: RunChild) -> None:
         """Run every microbatch as a child flow, at most `max_active_microbatches` at a time."""
         self._loop = asyncio.get_running_loop()
-        slots = asyncio.Semaphore(self.order.max_active_microbatches)
+        waiting = iter(self.microbatches)
 
-        async def run_one(batch: Microbatch) -> None:
-            async with slots:
+        async def take_turns() -> None:
+            # One task each: what has ended keeps nothing of its flow run.
+            for batch in waiting:
                 if self.reason:
                     return
-                self.flow_runs += 1
-                state = await child_state(batch, run_child)
-                batch.leave_unprocessed(
-                    f"microbatch {batch.index} ended as {state.name}: {state.message}"
-                )
+                await asyncio.create_task(self._run_one(batch, run_child))
 
-        await asyncio.gather(*(run_one(batch) for batch in self.microbatches))
+        turns = range(self.order.max_active_microbatches)
+        await asyncio.gather(*(take_turns() for _ in turns))
+
+    async def _run_one(self, batch: Microbatch, run_child: RunChild) -> None:
+        self.flow_runs += 1
+        state = await child_state(batch, run_child)
+        batch.leave_unprocessed(f"microbatch {batch.index} ended as {state.name}: {state.message}")
 
     def cancel(self, reason: str) -> None:
         """Stop all of it: nothing is begun any more. The first reason stands."""

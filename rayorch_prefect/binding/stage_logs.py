@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import Context
 
+from prefect.context import SettingsContext
 from prefect.logging import get_run_logger
 
 from rayorch_prefect.execution.stage_lines import OnLine, StageLine, log_line
@@ -18,8 +19,7 @@ def in_this_run(named: Callable[[int], str] | None = None) -> OnLine:
     """
     run_logger = get_run_logger()
     loop = asyncio.get_running_loop()
-    # Where Prefect's server is, stands in the context.
-    context = copy_context()
+    context = _of_settings()
 
     def write(line: StageLine) -> None:
         key = None if named is None or line.parent is None else named(line.parent)
@@ -32,3 +32,15 @@ def in_this_run(named: Callable[[int], str] | None = None) -> OnLine:
             log_line(line)
 
     return take
+
+
+def _of_settings() -> Context:
+    """A context that only says where Prefect's server is.
+
+    The Engine remembers who takes lines for a thousand microbatches: all of the current context
+    would keep each flow run with its client and all its task runs.
+    """
+    context = Context()
+    if settings := SettingsContext.get():
+        context.run(SettingsContext.__var__.set, settings)
+    return context

@@ -1,7 +1,7 @@
 """The tests in two pytest processes side by side, for `make test` and `make test-all`.
 
-The folders of BESIDE start neither Ray nor Prefect: they use a core while the nights of all other
-folders wait. Each process keeps its own account of what failed last, so that `--last-failed`
+What is in BESIDE starts no Ray: it uses a core while the nights of all other tests wait, or waits
+beside them. Each process keeps its own account of what failed last, so that `--last-failed`
 works in both. With a path among the arguments there is one process, as if pytest were called.
 
 The status is pytest's: of the first process that has any but 0 and 5, else 5 if neither found a
@@ -17,7 +17,21 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-BESIDE = ("packaging", "program", "replay", "scheduler", "simulation", "storage")
+BESIDE = (
+    "binding/test_prefect_server.py",
+    "binding/test_slots.py",
+    "cli/test_display.py",
+    "cli/test_main.py",
+    "cli/test_replay.py",
+    "cli/test_report.py",
+    "cli/test_simulate.py",
+    "packaging",
+    "program",
+    "replay",
+    "scheduler",
+    "simulation",
+    "storage",
+)
 _NO_TEST = 5
 # Ray gives its workers 15: what needs no Ray is to hold them up as little as the tests' own work.
 _NICENESS = 10
@@ -29,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the tests; returns the exit status."""
     if any(not each.startswith("-") and Path(each.split("::")[0]).exists() for each in arguments):
         return subprocess.call([*_PYTEST, *arguments])
-    beside = [folder for name in BESIDE if (folder := f"tests/{name}") and Path(folder).is_dir()]
-    others = [f"--ignore={folder}" for folder in beside]
+    beside = [path for name in BESIDE if Path(path := f"tests/{name}").exists()]
+    others = [f"--ignore={path}" for path in beside]
     with tempfile.TemporaryFile() as said:
         second = subprocess.Popen(
             [*_PYTEST, "-o", "cache_dir=.pytest_cache/beside", *arguments, *beside],

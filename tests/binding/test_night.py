@@ -89,8 +89,9 @@ async def test_all_is_published_and_shown(
     (recorded,) = (tmp_path / "recordings").iterdir()
     replay = Replay(Recording(recorded))
     replay.run(check=True)
-    key = replay.recording.keys[0][2]
-    assert key.endswith("in/c.json")
+    # Which of the microbatches is admitted first is not said.
+    keys = [key for admitted in replay.recording.keys.values() for key in admitted]
+    (key,) = [key for key in keys if key.endswith("in/c.json")]
     assert replay.story(key, "11").splitlines()[-1] == "parent: COMPLETED"
 
 

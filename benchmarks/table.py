@@ -68,13 +68,14 @@ def section(found: dict[str, Any]) -> str:
     payload = f", {work['payload_mib']} MiB" if work["payload_mib"] else ""
     store = f" through an object store of {work['store_mib']} MiB" if work["store_mib"] else ""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    rounds = max(len(each) for each in runs.values())
+    most = max(len(each) for each in runs.values())
+    rounds = f"{most} round{'s' * (most != 1)}"
     changed = "".join(f", {key}={value}" for key, value in found["settings"].items())
     lines = [
         f"## {_TITLES[found['name']]}",
         "",
         f"{work['documents']:,} documents, {work['pages']:,} pages (longest {work['longest']:,})"
-        f"{payload}{store}, batches of {work['batch']}{changed}; {rounds} rounds.",
+        f"{payload}{store}, batches of {work['batch']}{changed}; {rounds}.",
         f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}; "
         f"{versions}.",
         "",

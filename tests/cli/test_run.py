@@ -193,8 +193,8 @@ def _all_of(terminal: int) -> str:
 @pytest.mark.parametrize(
     ("number", "status", "reason"),
     [
-        (signal.SIGTERM, 143, "cancelled: by SIGTERM"),
-        pytest.param(signal.SIGINT, 130, "cancelled: by Ctrl-C", marks=pytest.mark.slow),
+        (signal.SIGTERM, 143, "by SIGTERM"),
+        pytest.param(signal.SIGINT, 130, "by Ctrl-C", marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_ends_the_run_as_cancelled(

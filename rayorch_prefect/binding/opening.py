@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
+from prefect.logging import get_run_logger
 
 from rayorch_prefect.binding.block_references import Place, cluster, located, reference
 from rayorch_prefect.binding.hooks import Hook, loaded_hooks
@@ -16,6 +17,7 @@ from rayorch_prefect.binding.loading import load_program
 from rayorch_prefect.binding.night import Night
 from rayorch_prefect.binding.orders import Order
 from rayorch_prefect.binding.settings import UNBOUNDED, setting, settings_set
+from rayorch_prefect.binding.unknown_settings import unknown_settings
 from rayorch_prefect.binding.upload_tasks import UploadTask, loaded_task, name_of
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.execution.cluster import refuse_client
@@ -32,10 +34,13 @@ def open_night(program: str | Program, source: Place, destination: Place, **sett
     cannot be published.
     """
     order = order_of(program, source, destination, **settings)
+    run = _flow_run()
+    for line in unknown_settings():
+        get_run_logger().warning("%s", line)
     use_read_timeout(order.s3_read_timeout)
     task = loaded_task(settings.get("upload_task"), order.working_dir)
     hooks = loaded_hooks(order.hooks, order.working_dir)
-    return Night(str(_flow_run().id), loaded(program, order.working_dir), order, task, hooks)
+    return Night(str(run.id), loaded(program, order.working_dir), order, task, hooks)
 
 
 def order_of(

@@ -51,6 +51,7 @@ def findings(destination: S3Location | None, start_ray: bool) -> Iterable[Findin
     yield looked(SHARED_MEMORY, lambda: shared_memory(Machine.this()))
     yield looked("ray", lambda: ray_cluster(start_ray))
     yield looked("prefect", prefect_api)
+    yield looked("settings", settings)
     if destination is None:
         yield Finding("store", Mark.OK, "not looked at", "give --destination s3://bucket/out/")
         return
@@ -143,6 +144,16 @@ def prefect_api() -> Finding:
         return Finding("prefect", Mark.OK, said)
     require_prefect()
     return Finding("prefect", Mark.OK, f"{url} answers")
+
+
+def settings() -> Finding:
+    """What Prefect's settings say of ours. Raises UsageError for one that cannot be read."""
+    from rayorch_prefect.binding.settings import settings_set
+    from rayorch_prefect.binding.unknown_settings import unknown_settings
+
+    if unknown := unknown_settings():
+        return Finding("settings", Mark.WARNING, "; ".join(unknown), "see docs/settings.md")
+    return Finding("settings", Mark.OK, ", ".join(sorted(settings_set())) or "none is set")
 
 
 def store(features: StoreFeatures) -> Finding:

@@ -180,7 +180,10 @@ def waiting_text(plan: Plan, starting: Sequence[int]) -> str:
     )
     names = {name: 0.0 for pool in waiting for name in demand(pool)}
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    return f"{stages}; free in the cluster: {_text(_shown(free, names)) or 'not asked'}"
+    said = f"{stages}; free in the cluster: {_text(_shown(free, names)) or 'not asked'}"
+    if all(_fits(demand(pool), free) for pool in waiting):
+        said += ": that would do, so they are being started, unless it is spread over nodes"
+    return said
 
 
 def _fits(needs: Mapping[str, float], node: Mapping[str, float]) -> bool:

@@ -15,6 +15,6 @@ def error_of(stop: StopRun) -> RayorchError:
             "backend_patience_s"
         )
     return StageStartError(
-        f"stage {stop.stage}: its workers died before their first batch, several in a "
-        f"row; the last one said: {stop.message}"
+        f"stage {stop.stage}: its workers could not be built or died before their first batch, "
+        f"several in a row; the last one said: {stop.message}"
     )

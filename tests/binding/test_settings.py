@@ -11,6 +11,8 @@ import pytest
 from rayorch_prefect.binding.opening import order_of
 from rayorch_prefect.binding.orders import Order
 from rayorch_prefect.binding.settings import PREFIX, RayorchSettings
+from rayorch_prefect.binding.unknown_settings import unknown_settings
+from rayorch_prefect.cli.checks import settings
 from rayorch_prefect.errors import UsageError
 
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -119,3 +121,30 @@ def test_each_setting_is_a_night_s_and_documented() -> None:
     lines = DOCS.read_text("utf-8").splitlines()
     for name, field in RayorchSettings.model_fields.items():
         assert f"| `{name}` | {field.description} |" in lines
+
+
+def test_names_that_are_no_settings_are_told_with_where_they_stand(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "prefect.toml").write_text(
+        "[integrations.rayorch]\nmicrobach_size = 5\nupload_tries = 2\n"
+    )
+    (folder / "pyproject.toml").write_text("[tool.prefect.integrations.rayorch]\nzzz = 1\n")
+    (folder / ".env").write_text(f"# none\nexport {PREFIX}LEASE_SECS=secret-one\n")
+    monkeypatch.setenv(f"{PREFIX}UPLOADWORKERS", "3")
+    monkeypatch.setenv(f"{PREFIX}POLICY", "canary")
+    assert unknown_settings() == [
+        "there is no setting UPLOADWORKERS, in the environment: it is ignored;"
+        " upload_workers is one",
+        "there is no setting LEASE_SECS, in .env: it is ignored; lease_seconds is one",
+        "there is no setting microbach_size, in prefect.toml under [integrations.rayorch]:"
+        " it is ignored; microbatch_size is one",
+        "there is no setting zzz, in pyproject.toml under [tool.prefect.integrations.rayorch]:"
+        " it is ignored",
+    ]
+    found = settings()
+    assert (found.mark, found.said.count("it is ignored")) == ("warning", 4)
+
+
+def test_without_any_there_is_nothing_to_tell() -> None:
+    assert (unknown_settings(), settings().said) == ([], "none is set")

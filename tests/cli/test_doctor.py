@@ -44,10 +44,10 @@ def marks(out: str) -> dict[str, str]:
 def test_all_is_well(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--destination", bucket.destination]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines[3:]] == ["ray", "p", "store", "clock"]
+    assert [line.split()[1] for line in lines[3:]] == ["ray", "p", "settings", "store", "clock"]
     assert "RAY_ADDRESS is not set" in lines[3]
-    assert "may list, read and write; store http://127.0.0.1" in lines[5]
-    assert lines[6].startswith("ok       clock")
+    assert "may list, read and write; store http://127.0.0.1" in lines[6]
+    assert lines[7].startswith("ok       clock")
     assert bucket.keys() == []
 
 
@@ -55,7 +55,7 @@ def test_all_is_well(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None
 def test_without_a_destination_no_store_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
     found = marks(capsys.readouterr().out)
-    assert list(found) == ["versions", "memory", "/dev/shm", "ray", "p", "store"]
+    assert list(found) == ["versions", "memory", "/dev/shm", "ray", "p", "settings", "store"]
 
 
 def test_what_does_not_answer_is_a_problem(

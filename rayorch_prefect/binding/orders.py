@@ -200,7 +200,8 @@ def what_next(order: Order, counts: Tally) -> NextStep:
 
 
 def _again(order: Order, retry_failed: bool) -> str:
-    if not order.program or order.upload_task == "":
+    named = all(isinstance(hook, str) for hook in order.hooks.values())
+    if not order.program or order.upload_task == "" or not named:
         return "this flow" + (" with retry_failed=True" if retry_failed else "")
     words = ["rayorch-prefect", "run", "--program", order.program]
     for name in ("source", "destination"):
@@ -210,6 +211,8 @@ def _again(order: Order, retry_failed: bool) -> str:
         if setting.name in _SAID_AGAIN and value != setting.default:
             said = order.asked_as.get(setting.name) or str(value)
             words += ["--" + setting.name.replace("_", "-"), said]
+    for name, hook in order.hooks.items():
+        words += ["--hook", f"{name}={hook}"]
     for key in order.only:
         words += ["--only", key]
     return shlex.join(words + (["--retry-failed"] if retry_failed else []))

@@ -144,6 +144,17 @@ def test_next_after_a_stage_that_cannot_start_is_to_mend_it() -> None:
     assert str(what_next(order(), tally([row]))).startswith("mend the stage")
 
 
+def test_next_repeats_hooks_that_have_names() -> None:
+    counts = tally([stopped("a")])
+    paged = order(hooks={"on_parent_failed": "my_jobs.pager:page", "on_microbatch_end": "m:f"})
+    assert str(what_next(paged, counts)).endswith(
+        " --hook on_parent_failed=my_jobs.pager:page --hook on_microbatch_end=m:f"
+    )
+    # A command could not say which function it was.
+    by_function = order(hooks={"on_parent_failed": print})
+    assert what_next(by_function, counts).command == "this flow"
+
+
 def test_next_quotes_for_the_shell() -> None:
     spaced = Order("jobs:pdfs", S3Location("lake", "in put/"), S3Location("lake", "out/"))
     assert "--source 's3://lake/in put/'" in str(what_next(spaced, tally([stopped("a")])))

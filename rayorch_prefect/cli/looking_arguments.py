@@ -35,7 +35,7 @@ def add_status(commands: Any) -> None:
         "has of others is counted as not there",
     )
     _add_working_dir(parser)
-    _add_json(parser, "all of it as JSON, with every source that is left")
+    add_json(parser, "all of it as JSON, with every source that is left")
 
 
 def add_report(commands: Any) -> None:
@@ -52,7 +52,7 @@ def add_report(commands: Any) -> None:
     _add_destination(parser)
     parser.add_argument("--night", metavar="ID", help="the id of its flow run (default: the last)")
     _add_working_dir(parser)
-    _add_json(parser, "the same as JSON")
+    add_json(parser, "the same as JSON")
 
 
 def add_doctor(commands: Any) -> None:
@@ -75,7 +75,7 @@ def add_doctor(commands: Any) -> None:
         action="store_true",
         help="without RAY_ADDRESS, start a local Ray, as a night would, and end it",
     )
-    _add_json(parser, "the checks as JSON")
+    add_json(parser, "the checks as JSON")
 
 
 def _add_destination(parser: argparse.ArgumentParser) -> None:
@@ -88,5 +88,6 @@ def _add_working_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--working-dir", metavar="DIR", help="folder of the program's modules")
 
 
-def _add_json(parser: argparse.ArgumentParser, text: str) -> None:
+def add_json(parser: argparse.ArgumentParser, text: str) -> None:
+    """The argument that asks for JSON; `text` says what is in it."""
     parser.add_argument("--json", action="store_true", help=text)

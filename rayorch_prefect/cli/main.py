@@ -13,18 +13,26 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from rayorch_prefect.cli.looking_arguments import add_doctor, add_program, add_report, add_status
+from rayorch_prefect.cli.exits import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    status_of_error,
+)
+from rayorch_prefect.cli.looking_arguments import (
+    add_doctor,
+    add_json,
+    add_program,
+    add_report,
+    add_status,
+)
 from rayorch_prefect.cli.simulate_arguments import add_simulate
-from rayorch_prefect.errors import ProgramError, RayorchError, UsageError
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
+from rayorch_prefect.errors import RayorchError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,7 +53,7 @@ class _Version(argparse.Action):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    asked = _parser().parse_args(arguments)
+    asked = _asked(arguments)
     try:
         status = _COMMANDS[asked.command](asked)
         sys.stdout.flush()
@@ -53,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RayorchError as error:
         one_line = " ".join(str(error).split())
         print(f"rayorch-prefect {asked.command}: {one_line}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, (UsageError, ProgramError)) else EXIT_FAILED
+        return status_of_error(error)
     except BrokenPipeError:
         # Whoever read has had enough; what is left must not be flushed to it at the very end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,6 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("rayorch-prefect: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _asked(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser, commands = _parser()
+    asked, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        # argparse's own error would name neither the command nor its help.
+        commands[asked.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return asked
 
 
 def _run(asked: argparse.Namespace) -> int:
@@ -73,7 +90,8 @@ def _run(asked: argparse.Namespace) -> int:
 def _plan(asked: argparse.Namespace) -> int:
     from rayorch_prefect.binding.loading import load_program
 
-    print(load_program(asked.program).plan.describe())
+    plan = load_program(asked.program).plan
+    print(json.dumps(plan.as_data(), indent=1) if asked.json else plan.describe())
     return 0
 
 
@@ -119,7 +137,7 @@ _COMMANDS = {
 }
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[_Parser, Mapping[str, _Parser]]:
     parser = _Parser(
         prog="rayorch-prefect",
         description="Publish S3 objects through a lineage-controlled program on Ray and Prefect.",
@@ -133,9 +151,10 @@ def _parser() -> argparse.ArgumentParser:
     add_doctor(commands)
     plan = commands.add_parser("plan", help="print a program's compiled Plan")
     add_program(plan)
+    add_json(plan, "Domains, Ports, Calls, pools and reduces as JSON")
     add_simulate(commands)
     _add_replay(commands)
-    return parser
+    return parser, commands.choices
 
 
 def _add_replay(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -240,6 +259,11 @@ def _add_choices(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument(
         "--summary", metavar="FILE", help="write the night's numbers, its stages' too, as JSON"
+    )
+    add_json(
+        run,
+        "how it ended as one JSON object, alone on standard output (in a dry run what would be "
+        "done); all else goes to standard error",
     )
     run.add_argument(
         "--policy",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 # Prefect reads it when it is first imported: the runs' logs, with what tasks and flows raised, go
 # to the server; lines here come from us.
@@ -38,7 +39,10 @@ from rayorch_prefect.binding.states import RowsFailed
 from rayorch_prefect.binding.stopping import BY_SIGNAL
 from rayorch_prefect.binding.upload_tasks import loaded_task
 from rayorch_prefect.cli.display import shown_progress
+from rayorch_prefect.cli.exits import status_of_error
 from rayorch_prefect.cli.places import prefect_api
+from rayorch_prefect.cli.run_data import end_data, night_data, selection_data
+from rayorch_prefect.cli.streams import printed_on_stderr
 from rayorch_prefect.cli.table import selection_lines, summary_lines
 from rayorch_prefect.errors import RayorchError
 from rayorch_prefect.execution.cluster import disarm_abort
@@ -82,12 +86,30 @@ def run(asked: argparse.Namespace) -> int:
     Raises UsageError or ProgramError before anything is started, but for the Prefect API where a
     block is named; and what ended the flow where that was no source's end.
     """
+    with printed_on_stderr() if asked.json else nullcontext():
+        end = _ended(asked)
+    if asked.json:
+        print(json.dumps(end.told, indent=1), flush=True)
+    if end.error is not None:
+        raise end.error
+    return end.status
+
+
+class _End(NamedTuple):
+    """`told` is what --json says; `error` is what ended the flow where that was no source's end."""
+
+    status: int
+    told: Mapping[str, Any]
+    error: RayorchError | None = None
+
+
+def _ended(asked: argparse.Namespace) -> _End:
     named = any(map(names_block, (asked.source, asked.destination, _cluster(asked))))
     with _unwound_on_sigterm(), ExitStack() as opened:
         server = opened.enter_context(_api()) if named else None
         order, program = _checked(asked)
         if order.dry_run:
-            return _show_selection(order, program)
+            return _selection_end(order, program, silent=asked.json)
         if not named:
             server = opened.enter_context(_api())
         return _run(asked, server)
@@ -108,7 +130,7 @@ def _cluster(asked: argparse.Namespace) -> object:
     return asked.ray_address or settings_set().get("ray_address")
 
 
-def _run(asked: argparse.Namespace, server: PrefectServer | None) -> int:
+def _run(asked: argparse.Namespace, server: PrefectServer | None) -> _End:
     state, nights = asyncio.run(_night(asked))
     night = nights[-1] if nights else None
     if server is not None and night is not None:
@@ -117,9 +139,11 @@ def _run(asked: argparse.Namespace, server: PrefectServer | None) -> int:
     if asked.summary is not None and night is not None:
         _write_summary(Path(asked.summary), night)
     _print_end(state, night, server, error)
-    if error is not None:
-        raise error
-    return _status(state, night)
+    status = _status(state, night) if error is None else status_of_error(error)
+    told = end_data(state, status)
+    if night is not None:
+        told |= night_data(night, _page(night.id, server), recorded=_took_sources(night, error))
+    return _End(status, told, error)
 
 
 def _status(state: State[Any], night: Night | None) -> int:
@@ -149,13 +173,14 @@ def _settings(asked: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(asked, name) for name in _SETTINGS} | {"hooks": dict(asked.hooks or ())}
 
 
-def _show_selection(order: Order, program: Program) -> int:
-    """Print what a night would do with each source; nothing is started or written."""
+def _selection_end(order: Order, program: Program, silent: bool) -> _End:
+    """Say what a night would do with each source; nothing is started or written."""
     plan = program.plan
     shelf = Shelf(order.destination, plan.name, plan.fingerprint)
-    for line in selection_lines(select(order, shelf)):
-        print(line)
-    return 0
+    selection = select(order, shelf)
+    if not silent:
+        print("\n".join(selection_lines(selection)))
+    return _End(0, selection_data(selection))
 
 
 @contextmanager
@@ -222,8 +247,11 @@ def _page(night_id: str, own: PrefectServer | None) -> str:
     """Where the run is to be seen: our own server is about to end, its database stays."""
     if own is None:
         return str(url_for("flow-run", night_id))
-    later = f"http://127.0.0.1:{PREFECT_SERVER_API_PORT.value()}/runs/flow-run/{night_id}"
-    return f"the local server ends now; to look again: prefect server start, then {later}"
+    return f"http://127.0.0.1:{PREFECT_SERVER_API_PORT.value()}/runs/flow-run/{night_id}"
+
+
+def _took_sources(night: Night, error: RayorchError | None) -> bool:
+    return bool(night.sources) or error is None
 
 
 def _print_end(
@@ -232,7 +260,7 @@ def _print_end(
     server: PrefectServer | None,
     error: RayorchError | None,
 ) -> None:
-    if night is not None and (night.sources or error is None):
+    if night is not None and _took_sources(night, error):
         for line in summary_lines(night.summary()):
             print(line)
         print(f"outputs        {night.order.destination}")
@@ -240,6 +268,7 @@ def _print_end(
             print(f"report         {night.report}")
         if night.left:
             print(f"left           {night.left}")
-        print(f"Prefect UI     {_page(night.id, server)}")
+        again = "the local server ends now; to look again: prefect server start, then "
+        print(f"Prefect UI     {again if server else ''}{_page(night.id, server)}")
     if error is None:
         print(f"{state.name}: {state.message}", flush=True)

@@ -232,3 +232,9 @@ class Plan:
         from rayorch_prefect.program.explain import explain
 
         return explain(self)
+
+    def as_data(self) -> dict[str, Any]:
+        """The Plan as plain data for programs, fit for JSON, without what may be a secret."""
+        from rayorch_prefect.program.plan_data import plan_data
+
+        return plan_data(self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from rayorch_prefect.binding.opening import loaded
@@ -58,6 +60,17 @@ def test_a_dry_run_prints_every_source(
         "dry run, nothing was started. 5 sources: 1 new or again, 1 changed, 1 published before, "
         "1 failed before, 1 dropped before, 2 to run, 1 skipped, 2 counted again"
     )
+    assert shown.err == ""
+    assert run(looked_at, "--dry-run", "--json") == 0
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert [(each["intent"], each["standing"], each["key"]) for each in told["chosen"]][:2] == [
+        ("run", "changed", "in/changed.json"),
+        ("count again", "dropped before", "in/dropped.json"),
+    ]
+    names = ("state", "exit_status", "sources", "to_run", "skipped", "counted_again", "left_out")
+    assert [told[name] for name in names] == ["DryRun", 0, 5, 2, 1, 2, 0]
+    assert told["standings"]["published before"] == 1
     assert shown.err == ""
     assert looked_at.keys() == before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.metadata import version
@@ -10,12 +11,21 @@ from pathlib import Path
 import pytest
 
 from rayorch_prefect.cli.main import main
+from rayorch_prefect.program import program, stage
 
 GOOD = {
     "--program": "tests.binding.programs:joined",
     "--source": "s3://lake/in/",
     "--destination": "s3://lake/out/",
 }
+
+
+class Guarded:
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def __call__(self, sources: list[object]) -> list[object]:
+        return sources
 
 
 def run_with(**changes: str | None) -> list[str]:
@@ -69,6 +79,8 @@ def status_of(arguments: list[str]) -> int:
         (run_with(program="tests.binding.programs:"), "expected module:attribute"),
         (run_with(program="tests.binding.programs:below_the_root"), "one output on the root"),
         (["plan", "--program", "nowhere:x"], "module nowhere does not import"),
+        (["plan", "--json", "--program", "nowhere:x"], "prefect plan: program 'nowhere:x'"),
+        ([*run_with(source="/tmp/in"), "--json"], "prefect run: '/tmp/in' is not an S3"),
         (
             ["status", "--program", "nowhere:x", "--destination", "s3://lake/out/"],
             "nowhere does not",
@@ -87,6 +99,29 @@ def test_wrong_arguments_give_one_line(
     assert shown.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        run_with(),
+        ["retry-failed", *run_with()[1:]],
+        ["status", "--program", "x:y", "--destination", "s3://lake/out/"],
+        ["report", "--program", "x:y", "--destination", "s3://lake/out/"],
+        ["doctor"],
+        ["plan", "--program", "x:y"],
+        ["simulate", "--children", "a.csv"],
+        ["replay", "a.file"],
+    ],
+)
+def test_an_argument_that_there_is_not_names_the_command(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"rayorch-prefect {arguments[0]}"
+    assert status_of([*arguments, "--x", "y"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err == f"{command}: unrecognized arguments: --x y; see {command} --help\n"
+    assert shown.out == ""
+
+
 def test_a_module_that_raises_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +138,39 @@ def test_plan_prints_the_compiled_plan(capsys: pytest.CaptureFixture[str]) -> No
     shown = capsys.readouterr().out
     for word in ("joined", "child", "Split", "Work", "Join"):
         assert word in shown
+
+
+def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--json", "--program", "tests.binding.programs:joined"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [(each["name"], each["parent"]) for each in plan["domains"]] == [
+        ("source", None),
+        ("child", "source"),
+    ]
+    calls = plan["calls"]
+    assert [(each["stage"], each["domain"]) for each in calls] == [
+        ("Split", "source"),
+        ("Work", "child"),
+        ("Join", "source"),
+    ]
+    ports = {each["id"]: each for each in plan["ports"]}
+    (read,) = calls[1]["inputs"]
+    expand = ports[read]["op"]
+    assert (expand["kind"], [expand["source"]]) == ("expand", calls[0]["outputs"])
+    assert [plan["pools"][each["pool"]]["stage"] for each in calls] == ["Split", "Work", "Join"]
+    assert [each["child_domain"] for each in plan["reduces"]] == ["child"]
+    assert plan["outputs"] == calls[2]["outputs"]
+
+
+def test_what_may_be_a_secret_is_not_in_the_plans_data() -> None:
+    @program
+    def guarded(source: object) -> object:
+        env = {"env_vars": {"TOKEN": "hidden"}}
+        return stage(Guarded, runtime_env=env)("hidden")(source)
+
+    shown = json.dumps(guarded.plan.as_data())
+    assert "hidden" not in shown
+    assert '"runtime_env": ["env_vars"]' in shown
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -18,6 +19,7 @@ import httpx
 import psutil
 import pytest
 
+from rayorch_prefect.binding.listeners import ParentEnd
 from rayorch_prefect.binding.prefect_server import PrefectServer
 from tests.services import Bucket, S3Server, on_moto
 
@@ -113,15 +115,33 @@ def test_a_failed_run_has_status_1_and_says_what_to_do(
 ) -> None:
     bucket.put_sources(a={"n": 2}, b={"n": 2, "spoilt": 1})
     api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
+    hook = ("--hook", f"on_parent_failed={__name__}:says")
 
-    running = started(bucket, api)
+    running = started(bucket, api, "--json", *hook)
     out, errors = running.communicate(timeout=200)
 
     assert running.returncode == 1, errors
-    last = out.splitlines()[-1]
+    last = errors.splitlines()[-1]
     assert last.startswith("GroupFailure: 2 sources: 1 published, 1 failed")
     assert last.endswith("--retry-failed.")
-    assert "Spoilt" in out
+    assert errors.count("said by the hook: in/b.json") == 2
+    # Standard output has the one object alone.
+    told = json.loads(out)
+    assert f"{told['state']}: {told['message']}" == last
+    names = ("exit_status", "sources", "published", "failed", "dropped", "not_processed")
+    assert [told[name] for name in names] == [1, 2, 1, 1, 0, 0]
+    assert told["failed_by_kind"] == {"GroupFailure": 1}
+    assert told["failed_by_type"] == {"Spoilt": 1}
+    assert "in/b.json: GroupFailure[Spoilt]" in told["first_causes"][0]
+    assert told["next"]["command"].endswith(f" {' '.join(hook)} --retry-failed")
+    assert told["report"] == told["manifest"] + "report.html"
+    assert told["prefect_ui"].endswith(f"/runs/flow-run/{told['night']}")
+
+
+def says(end: ParentEnd) -> None:
+    """A hook that writes to standard output, in Python and past it."""
+    print(f"said by the hook: {end.key}", flush=True)
+    os.write(1, f"said by the hook: {end.key}\n".encode())
 
 
 def test_what_ends_a_run_early_is_one_line(
@@ -136,11 +156,11 @@ def test_what_ends_a_run_early_is_one_line(
 
     # All at once, each with a place of its own: most of their time is Python's start.
     with s3_server.refusing("PUT", f"/{bucket.name}/unwritten/_rayorch/joined/manifests/"):
-        empty = started(bucket, api, *to("empty"), "--source", nothing)
+        empty = started(bucket, api, *to("empty"), "--source", nothing, "--json")
         unknown = started(bucket, api, *to("unknown"), "--only", "a.json")
         lost = started(bucket, {**api, "RAY_ADDRESS": "127.0.0.1:1"}, *to("lost"))
         unwritten = started(bucket, api, *to("unwritten"))
-        _, of_empty = empty.communicate(timeout=200)
+        told_of_empty, of_empty = empty.communicate(timeout=200)
         _, of_unknown = unknown.communicate(timeout=200)
         out, _ = lost.communicate(timeout=200)
         counted, of_unwritten = unwritten.communicate(timeout=200)
@@ -154,6 +174,9 @@ def test_what_ends_a_run_early_is_one_line(
     assert of_empty.startswith(f"rayorch-prefect run: no object under {nothing}")
     assert of_unknown.startswith("rayorch-prefect run: only: no source 'a.json'")
     assert (of_empty.count("\n"), of_unknown.count("\n")) == (1, 1)
+    ended = json.loads(told_of_empty)
+    assert [ended[name] for name in ("state", "exit_status", "sources")] == ["NoSources", 2, 0]
+    assert (ended["manifest"], ended["next"]) == (None, None)
     assert "ClusterError: no Ray cluster answers at 127.0.0.1:1" in out.splitlines()[-1]
     assert "1 not processed" in out.splitlines()[-1]
 

@@ -32,6 +32,7 @@ from rayorch_prefect.cli.looking_arguments import (
     add_status,
 )
 from rayorch_prefect.cli.simulate_arguments import add_simulate
+from rayorch_prefect.cli.streams import printed_on_stderr
 from rayorch_prefect.errors import RayorchError
 
 
@@ -90,7 +91,8 @@ def _run(asked: argparse.Namespace) -> int:
 def _plan(asked: argparse.Namespace) -> int:
     from rayorch_prefect.binding.loading import load_program
 
-    plan = load_program(asked.program).plan
+    with printed_on_stderr(asked.json):
+        plan = load_program(asked.program).plan
     print(json.dumps(plan.as_data(), indent=1) if asked.json else plan.describe())
     return 0
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rayorch_prefect.binding.loading import load_program
 from rayorch_prefect.cli.places import places
+from rayorch_prefect.cli.streams import printed_on_stderr
 from rayorch_prefect.cli.table import aligned
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.storage import (
@@ -28,7 +29,8 @@ def report(asked: argparse.Namespace) -> int:
     """
     (destination,) = places(destination=asked.destination)
     assert destination is not None
-    program = load_program(asked.program, asked.working_dir).plan.name
+    with printed_on_stderr(asked.json):
+        program = load_program(asked.program, asked.working_dir).plan.name
     found = night_files(destination, program, asked.night)
     if found is None:
         raise UsageError(_nothing(destination, program, asked.night))

@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -86,7 +86,7 @@ def run(asked: argparse.Namespace) -> int:
     Raises UsageError or ProgramError before anything is started, but for the Prefect API where a
     block is named; and what ended the flow where that was no source's end.
     """
-    with printed_on_stderr() if asked.json else nullcontext():
+    with printed_on_stderr(asked.json):
         end = _ended(asked)
     if asked.json:
         print(json.dumps(end.told, indent=1), flush=True)

@@ -12,6 +12,7 @@ from rayorch_prefect.binding.selection import Entries, Selection, Standing, look
 from rayorch_prefect.binding.standings import DestinationStanding, standing_of
 from rayorch_prefect.binding.texts import shown_texts
 from rayorch_prefect.cli.places import places
+from rayorch_prefect.cli.streams import printed_on_stderr
 from rayorch_prefect.cli.table import aligned
 from rayorch_prefect.storage import Ledger, LedgerEntry, RowOutcome
 
@@ -28,7 +29,8 @@ def status(asked: argparse.Namespace) -> int:
     """
     destination, source = places(destination=asked.destination, source=asked.source)
     assert destination is not None
-    program = load_program(asked.program, asked.working_dir)
+    with printed_on_stderr(asked.json):
+        program = load_program(asked.program, asked.working_dir)
     program.require_publishable()
     plan = program.plan
     order = Order(asked.program, source, destination) if source else None

@@ -162,6 +162,19 @@ def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan["outputs"] == calls[2]["outputs"]
 
 
+def test_what_a_program_prints_as_it_is_loaded_is_not_in_the_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "talking_job.py").write_text(
+        "print('loading')\nfrom tests.binding.programs import joined\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["plan", "--json", "--program", "talking_job:joined"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["program"] == "joined"
+    assert shown.err == "loading\n"
+
+
 def test_what_may_be_a_secret_is_not_in_the_plans_data() -> None:
     @program
     def guarded(source: object) -> object:

@@ -253,4 +253,4 @@ class Workers:
 
 def _ahead(pool: Pool, most_held: int) -> int:
     """Rows that may wait at a concurrent worker, to start as others end without the driver."""
-    return 0 if most_held == 1 else max(1, pool.concurrency // 8)
+    return 0 if most_held == 1 else max(1, pool.concurrency // 4)

@@ -252,7 +252,7 @@ class World:
         if not pool.is_concurrent:
             assert len(held) < self.most_held, "a worker holds more than it may"
             return
-        ahead = 0 if self.most_held == 1 else max(1, pool.concurrency // 8)
+        ahead = 0 if self.most_held == 1 else max(1, pool.concurrency // 4)
         assert len(held) < pool.concurrency + ahead, "a worker holds more than it may"
         assert order.rows == 1
         if len(held) >= pool.concurrency:

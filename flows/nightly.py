@@ -72,31 +72,24 @@ async def run_night(
     state, named PartiallyCompleted, or which failure stops the night ("fail-fast",
     "stop=UploadFailed"); `retry_failed` runs again what failed for good or was published with gaps;
     `upload_workers` bounds the uploads in flight of a microbatch; one upload task run publishes up
-    to `upload_group` parents, or what came within 1 s. `upload_runner` "threads" runs them in this
-    process, "ray" on Ray workers.
-    An upload gets up to `upload_tries` tries while the store is unavailable.
-
+    to `upload_group` parents, or what came within 1 s, in up to `upload_tries` tries while the
+    store is unavailable. `upload_runner` "threads" runs them in this process, "ray" on Ray workers.
     `only` narrows the sources to these keys or URIs; `limit` bounds how many run, the others
     count as not processed without making the state Failed; `force` runs what the ledger says is
     done too. `dry_run` plans and starts nothing: Completed named DryRun. A prefix without an
     object ends as Failed named NoSources unless `allow_empty`.
-
     `working_dir` is a folder of modules that Ray brings to the workers (the program's too),
     `runtime_env` what else Ray gives them; Prefect shows parameters, so no secrets in it.
     `upload_task`, a Prefect task or `module:attribute`, uploads in place of ours: it gets a
     WholeParent and returns an Artifact, or several, for what it stored.
-
     At most `max_pending_mb` MiB of values ("auto", the default: 60 % of Ray's object store; "none":
     no bound), and at most `max_pending` of them, wait for their last reader at once, and `policy`
     names what is done first, as `Engine` says.
-
     `record` is a folder for a new file with every event of the run, but no value: what it says can
     be replayed and asked (`rayorch-prefect replay`).
-
     At most `parent_events` Prefect events tell of published parents, and of failed ones; `hooks`
     are functions, or their names, by `on_parent_published`, `on_parent_failed` and
     `on_microbatch_end`: each gets what has ended.
-
     What stages log in their workers from `stage_log_level` on (DEBUG, INFO, WARNING, ERROR,
     CRITICAL; OFF for nothing; default WARNING) is in the log of the microbatch whose rows it is
     about.

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RayCluster", "S3Location"]
 
-_PAGE = "https://pypi.org/project/rayorch-prefect/"
+# Of blocks in general, as there is no site of this project.
+_PAGE = "https://docs.prefect.io/v3/concepts/blocks"
 _LOGOS = "https://raw.githubusercontent.com/PrefectHQ/prefect/420d0d6a78bb6df1fc18bcf188fdad43c1d22ea9/assets/block-logos"
 
 

@@ -110,11 +110,11 @@ async def test_each_of_the_examples_fires(
 
         # The server writes its events down a little after it has acted on them.
         until = asyncio.get_running_loop().time() + FIRES_WITHIN
-        while asyncio.get_running_loop().time() < until:
-            fired = triggered(prefect_server)
-            if set(made.values()) <= fired & set(posted):
-                break
+        fired = triggered(prefect_server)
+        while not set(made.values()) <= fired & set(posted):
+            assert asyncio.get_running_loop().time() < until, (fired, posted)
             await asyncio.sleep(0.5)
+            fired = triggered(prefect_server)
         assert set(posted) == set(made.values())
         assert set(made.values()) <= fired
 

@@ -79,7 +79,8 @@ def test_and_on_ray() -> None:
     with Engine(documents(), policy="canary") as engine:
         assert found(engine.run(ROWS)) == EXPECTED
         read = engine.metrics.calls[1]
-        assert read.suppressed >= 30, "the first page shows that the first document is lost"
+        # 2 workers hold 4 batches of 4 at most when the first page shows that the document is lost.
+        assert read.suppressed >= 39 - 16
         assert engine.metrics.doomed >= read.doomed
 
 

@@ -160,9 +160,13 @@ def _whole(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
     return whole
 
 
-def _ranges(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
+def ranges_of(
+    job: Job, read: Any, ended: Callable[[Any, Any], Any], lists: type = ListRanges
+) -> Program:
+    """document -> ranges of a batch -> pages -> document; `lists` is the stage that lists ranges,
+    `ended` what is made of a document and its texts."""
     work = job.workload
-    listed = used(ListRanges, 1, 16, work.batch)
+    listed = used(lists, 1, 16, work.batch)
     render = used(RenderRange, work.render_workers, 1, job)
 
     @program(version="1")
@@ -200,7 +204,7 @@ def _document(job: Job, read: Any, ended: Callable[[Any, Any], Any]) -> Program:
     return document
 
 
-_SHAPES = {"whole": _whole, "ranges": _ranges, "pages": _pages, "document": _document}
+_SHAPES = {"whole": _whole, "ranges": ranges_of, "pages": _pages, "document": _document}
 
 
 def run(job: Job, ray_folder: str, shape: str = "", **options: Any) -> dict[str, Any]:

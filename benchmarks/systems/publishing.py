@@ -8,9 +8,9 @@ from typing import Any
 
 from benchmarks.bodies import Output
 from benchmarks.calls import Job
-from benchmarks.systems.ours import Assemble, ListRanges, Range, Read, RenderRange, used
+from benchmarks.systems.ours import Assemble, ListRanges, Range, Read, ranges_of, used
 from benchmarks.workloads import Workload
-from rayorch_prefect import F, Program, Source, program
+from rayorch_prefect import Program, Source
 from rayorch_prefect.storage import S3Location
 from rayorch_prefect.storage.listing import list_keys
 from rayorch_prefect.storage.objects import get_object
@@ -52,18 +52,9 @@ def seeded(workload: Workload) -> None:
 def declared(job: Job) -> Program:
     """W2's ranges, without the stage that stands for an upload there."""
     work = job.workload
-    listed = used(ListSourceRanges, 1, 16, work.batch)
-    render = used(RenderRange, work.render_workers, 1, job)
     read = used(Read, work.read_workers, work.batch, job)
     assemble = used(AssembleSource, work.assemble_workers, work.documents_a_call, job)
-
-    @program(version="1")
-    def ranges(source: Any) -> Any:
-        rendered = render(F.expand(listed(source), domain="range"))
-        texts = read(F.expand(rendered, domain="page"))
-        return assemble(source, F.reduce(F.reduce(texts)))
-
-    return ranges
+    return ranges_of(job, read, assemble, ListSourceRanges)
 
 
 def published() -> list[Output]:

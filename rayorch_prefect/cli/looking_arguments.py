@@ -27,7 +27,7 @@ def add_status(commands: Any) -> None:
         "refused; 2 for what was asked wrongly, a source prefix without objects too.",
     )
     add_program(parser)
-    _add_destination(parser)
+    add_destination(parser)
     parser.add_argument(
         "--source",
         metavar="PLACE",
@@ -49,7 +49,7 @@ def add_report(commands: Any) -> None:
         "was asked wrongly, a destination without nights too.",
     )
     add_program(parser)
-    _add_destination(parser)
+    add_destination(parser)
     parser.add_argument("--night", metavar="ID", help="the id of its flow run (default: the last)")
     _add_working_dir(parser)
     add_json(parser, "the same as JSON")
@@ -78,7 +78,8 @@ def add_doctor(commands: Any) -> None:
     add_json(parser, "the checks as JSON")
 
 
-def _add_destination(parser: argparse.ArgumentParser) -> None:
+def add_destination(parser: argparse.ArgumentParser) -> None:
+    """The place of the outputs."""
     parser.add_argument(
         "--destination", required=True, metavar="PLACE", help="s3://bucket/out/ or s3-location/NAME"
     )

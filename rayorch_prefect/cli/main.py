@@ -25,6 +25,7 @@ from rayorch_prefect.cli.exits import (
     status_of_error,
 )
 from rayorch_prefect.cli.looking_arguments import (
+    add_destination,
     add_doctor,
     add_json,
     add_program,
@@ -214,9 +215,7 @@ def _add_night(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--source", required=True, metavar="PLACE", help="s3://bucket/in/ or s3-location/NAME"
     )
-    run.add_argument(
-        "--destination", required=True, metavar="PLACE", help="s3://bucket/out/ or s3-location/NAME"
-    )
+    add_destination(run)
     _add_numbers(run)
     _add_choices(run)
     _add_ends(run)

@@ -144,8 +144,6 @@ class Appliers:
     def _ended(
         self, actor: Any, application: Application, given: Any, died: BaseException | None
     ) -> None:
-        if application not in self._running:
-            return
         self._running.remove(application)
         if isinstance(died, RayActorError):
             self._actors.remove(actor)

@@ -19,6 +19,8 @@ __all__ = ["bucket", "prefect_server", "ray_cluster", "s3_server"]
 
 ROOT = Path(__file__).parents[2]
 END_SECONDS = 20.0
+# Characters of a process's log, where its test failed.
+_SHOWN = 4_000
 
 Start: TypeAlias = Callable[..., "subprocess.Popen[str]"]
 
@@ -57,6 +59,9 @@ def start(
     yield start
     for process in running:
         end(process)
+    # pytest shows it where the test failed.
+    for log in sorted(tmp_path.glob("*.log")):
+        print(f"{log.name} ends with:\n{log.read_text(errors='replace')[-_SHOWN:]}")
 
 
 def end(process: subprocess.Popen[str]) -> None:

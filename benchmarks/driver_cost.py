@@ -87,7 +87,9 @@ class InstantBackend:
         self.told.append(WorkerIsReady(self._workers - 1, pool))
         return self._workers - 1
 
-    def send(self, worker: int, batch: int, message: BatchMessage) -> None:
+    def hand_over(self, worker: int) -> None: ...
+
+    def send(self, worker: int, batch: int, message: BatchMessage, together: int = 1) -> None:
         """Answer with chunks of the right shape."""
         output = self._lists(message) if message.call == 0 else _values(message)
         self.told.append(BatchReply(worker, batch, RowsReply(message.rows, (output,), {}, 0)))

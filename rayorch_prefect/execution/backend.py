@@ -119,8 +119,12 @@ class Backend(Protocol):
         """Begin to start a worker; returns its number, never used again."""
         ...
 
-    def send(self, worker: int, batch: int, message: BatchMessage) -> None:
-        """Give an idle worker a batch."""
+    def send(self, worker: int, batch: int, message: BatchMessage, together: int = 1) -> None:
+        """Give a worker a batch; so many may share a call, where there are calls."""
+        ...
+
+    def hand_over(self, worker: int) -> None:
+        """Have a worker say what came of batches whose call goes on."""
         ...
 
     def take_back(self, worker: int, batch: int) -> None:

@@ -41,7 +41,8 @@ from rayorch_prefect.execution.messages import (
     RowsReply,
 )
 from rayorch_prefect.execution.owner import Owner, named
-from rayorch_prefect.execution.parent import OnParent, Parent, Payload
+from rayorch_prefect.execution.paces import Paces
+from rayorch_prefect.execution.parent import OnParent, Payload
 from rayorch_prefect.execution.remaking import Remaker
 from rayorch_prefect.execution.rows import DescribedRows, SourceRows, stored_rows
 from rayorch_prefect.execution.stage_costs import StageCosts
@@ -104,8 +105,10 @@ class Driver:
         policy: str | Policy = FIFO,
         recorder: Recorder | None = None,
         on_line: OnLine = log_line,
+        shares_calls: bool = False,
     ) -> None:
         self.plan = plan
+        self._paces = Paces(plan, batches_at_worker, shares_calls)
         self.scheduler = Scheduler(plan, batches_at_worker, bound=bound, policy=policy)
         self.chronicle = Chronicle(self.scheduler, clock, recorder)
         self.lines = StageLines(plan, self.scheduler, on_line, timer)
@@ -202,7 +205,7 @@ class Driver:
         """When to call `tick`, in the timer's seconds; infinity if there is nothing to wait for."""
         if self.error is not None:
             return math.inf
-        return min(self._clocks.next, self.chronicle.due)
+        return min(self._clocks.next, self.chronicle.due, self._paces.next)
 
     def tick(self) -> None:
         """Deal with the deadlines that have come."""
@@ -212,6 +215,16 @@ class Driver:
             self._apply(event)
         for running in suspects:
             self._backend.look(running.worker, running.batch)
+        away = ((recipe.call, recipe.since) for recipe in self._recipes.values())
+        for pool in self._paces.late(self._timer(), away):
+            self._go_alone(pool)
+            for worker in self.workers_of(pool):
+                self._backend.hand_over(worker)
+
+    def _go_alone(self, pool: int) -> None:
+        """Batches of a pool share no calls for a while."""
+        for event in self._paces.alone(pool):
+            self._apply(event)
 
     def _seen(self, seen: WorkerIsAt) -> None:
         passed = self._clocks.seen(seen, self._timer())
@@ -271,6 +284,7 @@ class Driver:
         held = self.scheduler.workers.held.get(lost.worker, ())
         if lost.idle and not self._parked.issuperset(held):
             return
+        self._go_alone(lost.pool)
         self._apply(lost.event())
         self._discard(lost.worker)
 
@@ -309,6 +323,9 @@ class Driver:
             output.report(self.blocks.store(chunks, recipe, place))
             for place, (output, chunks) in enumerate(zip(reply.outputs, kept, strict=True))
         )
+        if recipe is not None:
+            size = reply.large_bytes + sum(size for one in outputs for _, size, _ in one.sizes)
+            self._events += self._paces.ran(recipe.call, reply.busy_s, size, self._timer())
         return RowsReport(reply.rows, outputs, reply.failures, reply.skipped)
 
     def _require_stored(self, reply: RowsReply, large: Sequence[Any]) -> None:
@@ -410,7 +427,9 @@ class Driver:
             self._clocks.watch(worker, self._timer())
             if problem is None:
                 large = MOST_LARGE_RETURNS if self._wants_large[recipe.call] else 0
-                self._backend.send(worker, batch, recipe.message(batch, bars, oldest, large))
+                message = recipe.message(batch, bars, oldest, large)
+                together = self._paces.together(recipe.call)
+                self._backend.send(worker, batch, message, together)
             else:
                 self._forget_flight(batch)
                 failed = AttemptFailed(LOST_BLOCK, problem)
@@ -457,21 +476,7 @@ class Driver:
         payload: Payload | None,
         cause: Failure | None,
     ) -> None:
-        lost = completed.outcome is ParentOutcome.COMPLETED and payload is None
-        parent = Parent(
-            index=completed.row,
-            row=owner.rows[completed.row],
-            key=owner.keys[completed.row],
-            outcome=ParentOutcome.FAILED if lost else completed.outcome,
-            cause=cause,
-            gaps=completed.gaps,
-            children=completed.children,
-            attempts=completed.attempts,
-            started=owner.started,
-            finished=self._clock(),
-            payload=payload,
-            _fetch=self._backend.fetch,
-        )
+        parent = owner.parent(completed, payload, cause, self._clock(), self._backend.fetch)
         self._handed.setdefault(completed.microbatch, []).append(completed.row)
         if not owner.tell(completed.microbatch, parent):
             self._owners.pop(completed.microbatch, None)

@@ -74,7 +74,8 @@ class Engine:
     what, again with growing gaps; nothing is ended by it. All its
     workers have Ray's `runtime_env`; with a Ray that the process had initialised before, it
     cannot name local folders. With two `batches_at_worker` the next batch waits at its worker, so
-    that the worker need not wait for the driver; with one it comes when the worker idles.
+    that the worker need not wait for the driver, and batches of a few milliseconds travel together,
+    up to eight; with one it comes when the worker idles.
 
     At most `max_pending_mb` MiB of values (default: 60 % of the cluster's object store; None: no
     bound), and at most `max_pending` of them (default: no bound), are made or in the making whose
@@ -207,6 +208,7 @@ class Engine:
             bound=self.bound,
             recorder=recorder,
             on_line=self._on_line,
+            shares_calls=self._batches_at_worker > 1,
         )
         self._appliers = Appliers(
             self._appliers_wanted, search_path(), self._calls, self._driver.renew, runtime_env=rest
@@ -344,6 +346,8 @@ class Engine:
         except BaseException as error:
             logger.exception("the Engine's loop failed")
             driver.fail(error if isinstance(error, RayorchError) else InternalError(repr(error)))
+        if self._backend is not None:
+            self._backend.flush()
         if not self._ready.is_set() and (driver.error or driver.all_ready):
             self._ready.set()
 

@@ -99,9 +99,12 @@ class LocalBackend:
             setup.resolve()()
             self._set_up_pools.add(pool)
 
-    def send(self, worker: int, batch: int, message: BatchMessage) -> None:
+    def send(self, worker: int, batch: int, message: BatchMessage, together: int = 1) -> None:
         """Note a batch; it runs in a later `step`."""
         self._sent.append((worker, batch, message))
+
+    def hand_over(self, worker: int) -> None:
+        """There are no calls that batches could share."""
 
     def take_back(self, worker: int, batch: int) -> None:
         """A batch that waits behind another one has not started."""

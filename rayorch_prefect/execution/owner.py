@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rayorch_prefect.execution.parent import OnParent, Parent
-from rayorch_prefect.model.outcomes import Failure
+from rayorch_prefect.execution.batch import Fetch
+from rayorch_prefect.execution.parent import OnParent, Parent, Payload
+from rayorch_prefect.model.events import ParentCompleted
+from rayorch_prefect.model.outcomes import Failure, ParentOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +23,31 @@ class Owner:
     keys: Sequence[str]
     on_parent: OnParent
     started: float
+
+    def parent(
+        self,
+        completed: ParentCompleted,
+        payload: Payload | None,
+        cause: Failure | None,
+        now: float,
+        fetch: Fetch,
+    ) -> Parent:
+        """A parent that has ended; one whose values could not be had for good is FAILED."""
+        lost = completed.outcome is ParentOutcome.COMPLETED and payload is None
+        return Parent(
+            index=completed.row,
+            row=self.rows[completed.row],
+            key=self.keys[completed.row],
+            outcome=ParentOutcome.FAILED if lost else completed.outcome,
+            cause=cause,
+            gaps=completed.gaps,
+            children=completed.children,
+            attempts=completed.attempts,
+            started=self.started,
+            finished=now,
+            payload=payload,
+            _fetch=fetch,
+        )
 
     def tell(self, number: int, said: Parent | BaseException) -> bool:
         """Whether the owner took it. One that raises must not end the runs of others."""

@@ -7,11 +7,13 @@ computed. Ray restarts and retries nothing: all replacement and repetition is th
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -51,10 +53,11 @@ from rayorch_prefect.execution.messages import (
     TakenBack,
 )
 from rayorch_prefect.execution.portions import MOST_UNTAKEN, Portions
+from rayorch_prefect.execution.shared_calls import SharedCalls
 from rayorch_prefect.execution.specs import build_order
 from rayorch_prefect.execution.stage_runner import short
 from rayorch_prefect.execution.versions import own_versions
-from rayorch_prefect.execution.wire import pack_batch, unpack_reply
+from rayorch_prefect.execution.wire import Packed, pack_batch, unpack_reply
 from rayorch_prefect.execution.worker_actor import fetch, search_path, worker_class
 from rayorch_prefect.model.events import Bar
 from rayorch_prefect.model.reports import AttemptFailed
@@ -89,6 +92,7 @@ class RayBackend:
         log_level: str = OFF,
     ) -> None:
         self._calls = calls
+        self._shared = SharedCalls(self._send_together)
         self._answer = answer
         self._tell = tell
         self._log_level = log_level
@@ -163,19 +167,59 @@ class RayBackend:
         if taken.lines or taken.left_out:
             self._tell(LinesCame(pool, taken.lines, taken.left_out))
 
-    def send(self, worker: int, batch: int, message: BatchMessage) -> None:
-        """Send a batch; its reply or the worker's death is told."""
+    def send(self, worker: int, batch: int, message: BatchMessage, together: int = 1) -> None:
+        """Send a batch; its reply or the worker's death is told. `together` batches may share a
+        call, which leaves by `flush` at the latest."""
         if message.in_chunks:
+            self._shared.leave(worker)
             self._send_in_chunks(worker, batch, message)
             return
+        data, stored = pack_batch(message)
+        if together > 1 and not stored and not message.large_returns:
+            self._shared.add(worker, batch, data, together)
+            return
+        self._shared.leave(worker)
         method = self._actors[worker].run
+        packed = (data, stored) if stored else (data,)
         large: Sequence[Any] = ()
         if message.large_returns:
             returns = 1 + message.large_returns
-            header, *large = method.options(num_returns=returns).remote(*_packed(message))
+            header, *large = method.options(num_returns=returns).remote(*packed)
         else:
-            header = method.remote(*_packed(message))
+            header = method.remote(*packed)
+        self._shared.sent(worker, 1)
         self._calls.expect(header, partial(self._replied, worker, batch, large))
+
+    def flush(self) -> None:
+        """Send what has waited to share a call, unless its worker has enough to do."""
+        self._shared.flush()
+
+    def _send_together(self, worker: int, batches: Sequence[int], packed: Sequence[Packed]) -> None:
+        replies = self._actors[worker].run_together.remote(pickle.dumps(packed, 5))
+        self._shared.sent(worker, len(batches))
+        self._calls.expect(replies, partial(self._replied_together, worker, batches))
+
+    def _replied_together(
+        self, worker: int, batches: Sequence[int], packed: Any, error: BaseException | None
+    ) -> None:
+        if error is not None:
+            for batch in batches:
+                self._answer(self._failed(worker, batch, error))
+            self._shared.over(worker)
+            return
+        self._shared.over(worker)
+        self._handed_over(worker, packed, None)
+
+    def _handed_over(self, worker: int, packed: Any, error: BaseException | None) -> None:
+        """Replies of batches that shared a call; not all of them if it goes on."""
+        for batch, reply in pickle.loads(packed) if error is None else ():
+            self._came(worker, batch, (), reply)
+
+    def hand_over(self, worker: int) -> None:
+        """Have a worker say at once what came of the first batches of a call that lasts."""
+        if self._shared.shares(worker):
+            asked = self._actors[worker].hand_over.remote()
+            self._calls.expect(asked, partial(self._handed_over, worker))
 
     def _replied(
         self,
@@ -186,13 +230,18 @@ class RayBackend:
         error: BaseException | None,
     ) -> None:
         if error is None:
-            reply = unpack_reply(packed)
-            if isinstance(reply, RowsReply) and reply.left_behind:
-                self._collect(worker, batch, reply)
-            elif not isinstance(reply, TakenBack):
-                self._answer(BatchReply(worker, batch, reply, large))
+            self._shared.over(worker)
+            self._came(worker, batch, large, packed)
         else:
             self._answer(self._failed(worker, batch, error))
+            self._shared.over(worker)
+
+    def _came(self, worker: int, batch: int, large: Sequence[Any], packed: Any) -> None:
+        reply = unpack_reply(packed)
+        if isinstance(reply, RowsReply) and reply.left_behind:
+            self._collect(worker, batch, reply)
+        elif not isinstance(reply, TakenBack):
+            self._answer(BatchReply(worker, batch, reply, large))
 
     def _collect(self, worker: int, batch: int, reply: RowsReply) -> None:
         """Have a worker return what is large of a batch: its objects are then the driver's, as
@@ -237,7 +286,9 @@ class RayBackend:
             return BatchReply(worker, batch, failed)
         pool = self._pool_of[worker]
         built = self._built_as.get(worker)
-        return _lost(worker, pool, error, built, hint=self._hints[pool])
+        lost = _lost(worker, pool, error, built, hint=self._hints[pool])
+        # Which of several batches it was at is not known: nobody is charged.
+        return replace(lost, charge=False) if self._shared.shares(worker) else lost
 
     def take_back(self, worker: int, batch: int) -> None:
         """Ask a worker not to start a batch; its answer is told."""
@@ -302,6 +353,7 @@ class RayBackend:
         """End a worker at once, even in a call that holds the interpreter's lock."""
         actor = self._actors.pop(worker, None)
         self._built_as.pop(worker, None)
+        self._shared.forget(worker)
         if actor is not None:
             ray.kill(actor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from rayorch_prefect.execution.async_rows import AsyncRows
 from rayorch_prefect.execution.bars import Bars
 from rayorch_prefect.execution.batch import run_batch
 from rayorch_prefect.execution.chunk_batch import run_in_chunks
-from rayorch_prefect.execution.departure import Departures
+from rayorch_prefect.execution.departure import LEAST_REPORT, Departures
 from rayorch_prefect.execution.log_lines import LogLines
 from rayorch_prefect.execution.losses import LostValues
 from rayorch_prefect.execution.marker import Marker
@@ -64,6 +65,7 @@ class WorkerActor:
         self._last_begun = -1
         self._taken_back: set[int] = set()
         self._left_behind: dict[int, Sequence[Any]] = {}
+        self._done: list[tuple[int, Any]] = []
         self._collected = threading.Event()
         self._collected.set()
         self._lines_wait = threading.Event()
@@ -111,6 +113,25 @@ class WorkerActor:
         returned = self._returned(message, reply, returns)
         self._departures.expect()
         return returned
+
+    def run_together(self, packed: bytes) -> bytes:
+        """Run several batches: what `hand_over` has not said of them by now."""
+        for one in pickle.loads(packed):
+            message = unpack_batch(one)
+            reply, returns = self._run(message)
+            returned = self._returned(message, reply, returns)
+            self._collected.set()  # what is large is asked for once the call is over
+            with self._lock:
+                self._done.append((message.batch, returned))
+        replies = self.hand_over()
+        self._departures.expect()
+        return replies
+
+    def hand_over(self) -> bytes:
+        """(batch, reply) of the batches that ended in a call that may go on."""
+        with self._lock:
+            done, self._done = self._done, []
+        return pickle.dumps(done, 5).ljust(LEAST_REPORT, b"\0")
 
     def _returned(
         self, message: BatchMessage, reply: Reply | TakenBack, returns: Sequence[Any]
@@ -286,7 +307,7 @@ def worker_class(concurrency: int = 1) -> Any:
     """The Ray actor class: a second thread answers control calls, a third watches for the end."""
     kind = WorkerActor if concurrency == 1 else ConcurrentWorkerActor
     control, watch = ray.method(concurrency_group=CONTROL), ray.method(concurrency_group=WATCH)
-    for name in ("take_back", "tell_bars", "forget_bar", "collect"):
+    for name in ("take_back", "tell_bars", "forget_bar", "collect", "hand_over"):
         control(getattr(kind, name))
     watch(kind.watch)
     sizes = {CONTROL: 1, WATCH: 1}

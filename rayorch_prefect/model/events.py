@@ -56,6 +56,14 @@ class WorkerWorn:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersMayHold:
+    """From now on a worker of the pool may hold so many batches, the one that it is at included."""
+
+    pool: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerRemakes:
     """A worker got a batch that makes lost values again, beside the commit rule: it has started."""
 
@@ -145,6 +153,7 @@ Event: TypeAlias = (
     | WorkerReady
     | WorkerLost
     | WorkerWorn
+    | WorkersMayHold
     | WorkerRemakes
     | BatchReported
     | BatchStarted

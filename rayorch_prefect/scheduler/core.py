@@ -34,10 +34,10 @@ from rayorch_prefect.model.events import (
     SourceAdmitted,
     StartWorker,
     StopRun,
-    TellBars,
     WorkerLost,
     WorkerReady,
     WorkerRemakes,
+    WorkersMayHold,
     WorkerWorn,
 )
 from rayorch_prefect.model.outcomes import Failure, Kind, Outcome
@@ -56,7 +56,7 @@ from rayorch_prefect.scheduler.counts import Counts
 from rayorch_prefect.scheduler.credits import Bound, Credits
 from rayorch_prefect.scheduler.deadlines import deadline_failure
 from rayorch_prefect.scheduler.dispatch import Dispatcher
-from rayorch_prefect.scheduler.doom import told_of_doom
+from rayorch_prefect.scheduler.doom import told_of_bar, told_of_doom
 from rayorch_prefect.scheduler.lingering import Lingering
 from rayorch_prefect.scheduler.microbatch import Microbatch
 from rayorch_prefect.scheduler.parents import completed_parent
@@ -149,6 +149,8 @@ class Scheduler:
                 self._worker_lost(event)
             case WorkerWorn():
                 self._worker_worn(event)
+            case WorkersMayHold():
+                self._workers_may_hold(event)
             case WorkerRemakes():
                 if event.worker in self.workers.pool_of:  # else it was lost meanwhile
                     self.workers.begins(event.worker)
@@ -308,6 +310,12 @@ class Scheduler:
         self.workers.wear(event.worker)
         self._replace_worn()
         self._retire(event.worker)
+
+    def _workers_may_hold(self, event: WorkersMayHold) -> None:
+        known = 0 <= event.pool < len(self.plan.pools)
+        if not known or event.most < 1 or self.plan.pools[event.pool].is_concurrent:
+            raise IllegalEvent(f"workers cannot hold that: {event}")
+        self.workers.may_hold(event.pool, event.most)
 
     def _replace_worn(self) -> None:
         """Another worker is asked for as soon as one has got its last batch."""
@@ -473,22 +481,9 @@ class Scheduler:
 
     def barred(self, bar: Bar, worker: int) -> None:
         """See `Outlet`."""
-        microbatch, call, group = bar
-        mb = self.runs[microbatch].mb
-        spans = mb.lineage.spans(self.plan.calls[call].domain, group)
-        told: dict[int, None] = {}
-        for flight in self.workers.flights.values():
-            if (
-                flight.worker != worker
-                and flight.call == call
-                and any(
-                    number == microbatch and low < end and first < high
-                    for number, low, high in flight.ranges
-                    for first, end in spans
-                )
-            ):
-                told[flight.worker] = None
-        self._out.extend(TellBars(worker, (bar,)) for worker in told)
+        mb = self.runs[bar[0]].mb
+        others = (one for one in self.workers.flights.values() if one.worker != worker)
+        self._out += told_of_bar(self.wiring, mb, bar, others)
 
     def bar_unknown(self, worker: int, bar: Bar) -> None:
         """See `Outlet`."""

@@ -54,3 +54,21 @@ def told_of_doom(wiring: Wiring, mb: Microbatch, flights: Iterable[Flight]) -> I
                     told.setdefault(flight.worker, {})[number, flight.call, group] = None
     for worker, bars in told.items():
         yield TellBars(worker, tuple(bars))
+
+
+def told_of_bar(
+    wiring: Wiring, mb: Microbatch, bar: Bar, flights: Iterable[Flight]
+) -> Iterator[TellBars]:
+    """To the workers of these flights that hold rows of the barred group."""
+    _, call, group = bar
+    spans = mb.lineage.spans(wiring.plan.calls[call].domain, group)
+    told: dict[int, None] = {}
+    for flight in flights:
+        if flight.call == call and any(
+            number == mb.number and low < end and first < high
+            for number, low, high in flight.ranges
+            for first, end in spans
+        ):
+            told[flight.worker] = None
+    for worker in told:
+        yield TellBars(worker, (bar,))

@@ -71,9 +71,9 @@ class Workers:
     """Owner of worker slots.
 
     A worker holds up to `most_held` batches, oldest first: with two, the next waits while one runs,
-    so that the worker does not wait for the driver. One of a concurrent pool has `places` for rows
-    in flight, and holds a few more that wait for one. A worn one gets no further batch, nor does a
-    sealed one until it holds nothing.
+    so that the worker does not wait for the driver; more where they are short (`may_hold`). One of
+    a concurrent pool has `places` for rows in flight, and holds a few more that wait for one. A
+    worn one gets no further batch, nor does a sealed one until it holds nothing.
     """
 
     def __init__(self, plan: Plan, most_held: int) -> None:
@@ -109,6 +109,15 @@ class Workers:
         self.held[worker] = deque()
         self.idle[pool].append(worker)
         self._served[worker] = 0
+
+    def may_hold(self, pool: int, most: int) -> None:
+        """Workers of a pool, which is not concurrent, get up to so many batches from now on."""
+        self.most[pool] = most
+        self.spare[pool] = deque(
+            worker
+            for worker, held in self.held.items()
+            if self.pool_of[worker] == pool and 0 < len(held) < most and worker not in self.worn
+        )
 
     def state(self, worker: int) -> WorkerState:
         """Where a worker is; one that nothing is known of is being started."""
@@ -185,8 +194,9 @@ class Workers:
         held.remove(batch)
         if not held:
             self.sealed.pop(flight.worker, None)
-        if flight.worker not in self.worn and flight.worker not in self.sealed:
-            pool = self.pool_of[flight.worker]
+        pool = self.pool_of[flight.worker]
+        blocked = flight.worker in self.worn or flight.worker in self.sealed
+        if not blocked and len(held) < self.most[pool]:
             (self.spare if held else self.idle)[pool].append(flight.worker)
         return flight
 

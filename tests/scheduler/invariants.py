@@ -202,7 +202,8 @@ def _check_workers(scheduler: Scheduler) -> None:
     for pool in scheduler.plan.pools:
         most = workers.most[pool.id]
         mine = {worker: n for worker, n in held.items() if workers.pool_of[worker] == pool.id}
-        assert max(mine.values(), default=0) <= most
+        # Others may hold more than they may get: some of it was sent before they might hold less.
+        assert not pool.is_concurrent or max(mine.values(), default=0) <= most
         fresh = {one: n for one, n in mine.items() if one not in workers.worn | {*workers.sealed}}
         assert sorted(workers.idle[pool.id]) == sorted(one for one, n in fresh.items() if not n)
         assert sorted(workers.spare[pool.id]) == sorted(

@@ -29,6 +29,7 @@ from rayorch_prefect.model.events import (
     WorkerLost,
     WorkerReady,
     WorkerRemakes,
+    WorkersMayHold,
     WorkerWorn,
 )
 from rayorch_prefect.model.outcomes import Kind, Outcome
@@ -55,6 +56,9 @@ class Simulation(Losses):
         """Until everything has come to its end; AssertionError where something is wrong."""
         with invariants.watched():
             self._carry_out(self.scheduler.start())
+            if self._chaos and self.most_held > 1 and self._pick.random() < 0.5:
+                for pool in self._short_pools():
+                    self._batches_get_shorter(pool)
             while (action := self._next_action()) is not None:
                 action()
                 assert self.statistics.events < MOST_EVENTS, "the run does not end"
@@ -107,6 +111,9 @@ class Simulation(Losses):
                 yield lambda worker=worker: self._pass_deadline(worker)  # type: ignore[misc]
         if self._held and self.statistics.worn < MOST_LOSSES and self._pick.random() < 0.1:
             yield lambda: self._wear(self._pick.choice(sorted(self._held)))
+        short = self._short_pools()
+        if short and self._pick.random() < 0.1:
+            yield lambda: self._batches_get_shorter(self._pick.choice(short))
         if self._lingers:
             call, turn = self._pick.choice(sorted(self._lingers.items()))
             if turn > 1:
@@ -127,6 +134,14 @@ class Simulation(Losses):
             yield lambda: self._expect_nothing(MicrobatchAbandoned(number))
         if self._chaos > 2 and self._pick.random() < 0.02 and self.scheduler.runs:
             yield self._abandon
+
+    def _short_pools(self) -> list[int]:
+        return [pool.id for pool in self.plan.pools if not pool.is_concurrent]
+
+    def _batches_get_shorter(self, pool: int) -> None:
+        """Or longer: a worker may hold more of them, or fewer than it does."""
+        self.may_hold[pool] = self._pick.choice([1, 2, 4, 8])
+        self.tell(WorkersMayHold(pool, self.may_hold[pool]))
 
     def _go_down(self) -> None:
         self.statistics.outages += 1

@@ -173,15 +173,27 @@ def test_a_broken_contract_fails_the_parents_of_its_batch_and_nobody_else(shard:
 
 def test_wide_parents_too() -> None:
     """Ranges of many Entities are handled by slices, small ones seldom are."""
-    gaps = 0
-    for number in range(20):
-        recipe = numbered_recipe(70_000 + number)
-        fewer = {
-            name: getattr(recipe.weights, name) // 4
-            for name in ("record", "group", "flaky", "exhausted")
-        }
-        weights = Weights(**fewer, most_children=7)
-        plan = build(replace(recipe, weights=weights))
-        if plan is not None:
-            gaps += simulate(plan, replace(recipe, weights=weights, microbatches=(4, 3))).gaps
-    assert gaps
+    assert sum(simulate(*wide(70_000 + number)).gaps for number in range(20))
+
+
+def test_workers_that_hold_several_short_batches() -> None:
+    held: list[int] = []
+    for number in range(60):
+        plan, recipe = wide(71_000 + number)
+        small = tuple(replace(pool, batch_size=1, replicas=1) for pool in plan.pools)
+        held.append(simulate(replace(plan, pools=small), recipe).most_held)
+    assert sum(most > 2 for most in held) >= 4
+    assert max(held) > 4
+
+
+def wide(number: int) -> tuple[Plan, Recipe]:
+    """A Program and its recipe, with many children and few failures."""
+    recipe = numbered_recipe(number)
+    fewer = {
+        name: getattr(recipe.weights, name) // 4
+        for name in ("record", "group", "flaky", "exhausted")
+    }
+    weights = Weights(**fewer, most_children=7)
+    wider = replace(recipe, weights=weights, microbatches=(4, 3))
+    plan = build(wider)
+    return (plan, wider) if plan is not None else wide(number + 1_000)

@@ -62,6 +62,7 @@ class Statistics:
     cut_short: int = 0
     let_past: int = 0
     doomed: int = 0
+    most_held: int = 0
 
     def eventful(self) -> bool:
         """Whether something did not go well: a loss, a retry or a typed failure."""

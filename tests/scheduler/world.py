@@ -67,6 +67,7 @@ class World:
         self.stopped: StopRun | None = None
         # Mostly two batches at a worker, as more can go wrong then.
         self.most_held = 1 if seed % 5 == 0 else 2
+        self.may_hold = [self.most_held] * len(plan.pools)
         self.pauses_after = 1 + seed % 4
         self.bound = bounds.some_bound(seed)
         self.policy = policy
@@ -250,7 +251,8 @@ class World:
         """Rows wait at a worker only where no other has a place for them."""
         pool = self._pool(order.worker)
         if not pool.is_concurrent:
-            assert len(held) < self.most_held, "a worker holds more than it may"
+            assert len(held) < self.may_hold[pool.id], "a worker holds more than it may"
+            self.statistics.most_held = max(self.statistics.most_held, len(held) + 1)
             return
         ahead = 0 if self.most_held == 1 else max(1, pool.concurrency // 4)
         assert len(held) < pool.concurrency + ahead, "a worker holds more than it may"

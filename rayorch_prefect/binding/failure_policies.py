@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import RayorchError, UsageError
@@ -12,6 +14,10 @@ from rayorch_prefect.model.outcomes import Failure, Kind
 FAIL_FAST = "fail-fast"
 _STOP = "stop="
 _ANY = "any"
+# One or two letters of a kind's name, or UploadFailure; a type such as CropFailure is none of them.
+_LIKE_A_KIND = 0.88
+_TYPES_NAMED = 5
+_KINDS = {kind.value.lower(): kind.value for kind in Kind}
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _EXPECTED = (
     'expected a number of failed sources to tolerate ("3", 0 for none) or a share of them ("5%"); '
@@ -78,6 +84,26 @@ class FailurePolicy:
         names = {kind.value for kind in counts.by_kind} | set(counts.by_type)
         return bool(counts.failed > counts.remembered and self.stops & {_ANY, *names})
 
+    def unmatched(self, types: Iterable[str]) -> str:
+        """That names which are no kind were none of these types either, in one line; or empty.
+
+        Types are free texts, so that a misspelled one shows only by what did fail.
+        """
+        found = sorted(types)
+        missed = sorted(self.stops - {_ANY, *_KINDS.values(), *found})
+        if not missed or not found:
+            return ""
+        return (
+            f"failure_policy {self.text!r}: no failure was of type {' or '.join(missed)}; "
+            f"there were {_listed(found)}{_meant(missed, found)}"
+        )
+
+    def tolerated(self, totals: Totals) -> str:
+        """What is tolerated and, of a share, of how many sources."""
+        if self.share is None:
+            return self.text
+        return f"{self.text} (of all {totals.sources}, and of the {totals.run} that this night ran)"
+
     def tolerates(self, totals: Totals) -> bool:
         """Whether the night is still good with these.
 
@@ -93,12 +119,28 @@ class FailurePolicy:
 
 
 def _stop(asked: int | str, name: str) -> str:
-    for known in (_ANY, *(kind.value for kind in Kind)):
-        if name.lower() == known.lower():
-            return known
+    if name.lower() == _ANY:
+        return _ANY
     if not name.isidentifier():
         raise _refused(asked)
-    return name
+    near = get_close_matches(name.lower(), _KINDS, 1, _LIKE_A_KIND)
+    if near and near[0] != name.lower():
+        raise UsageError(
+            f"failure_policy is {asked!r}; there is no kind {name}. "
+            f"Did you mean {_KINDS[near[0]]}? The kinds are {', '.join(_KINDS.values())}"
+        )
+    return _KINDS[near[0]] if near else name
+
+
+def _listed(types: list[str]) -> str:
+    more = len(types) - _TYPES_NAMED
+    return ", ".join(types[:_TYPES_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _meant(missed: list[str], types: list[str]) -> str:
+    by_lower = {name.lower(): name for name in types}
+    near = [each for name in missed for each in get_close_matches(name.lower(), by_lower, 1)]
+    return f". Did you mean {' or '.join(by_lower[each] for each in near)}?" if near else ""
 
 
 def _share(asked: int | str, percent: str) -> float:

@@ -42,9 +42,10 @@ def judge(
     a part of it; a ContractError never is. Rows that were not processed make it Failed whatever
     the policy says, but for those that the user's own limit left out.
     """
-    completed = _tolerated(counts, policy, night or Totals.of(counts))
+    totals = night or Totals.of(counts)
+    completed = _tolerated(counts, policy, totals)
     name = _completed_name(counts) if completed else _failed_name(counts, policy)
-    return Verdict(completed, name, _message(counts, policy, what_next))
+    return Verdict(completed, name, _message(counts, policy.tolerated(totals), what_next))
 
 
 def to_state(verdict: Verdict) -> State[Any]:
@@ -84,12 +85,12 @@ def _failed_name(counts: Tally, policy: FailurePolicy) -> str | None:
     return gravest.value
 
 
-def _message(counts: Tally, policy: FailurePolicy, what_next: str) -> str:
+def _message(counts: Tally, tolerated: str, what_next: str) -> str:
     parts = [str(counts)]
     if counts.failed:
         kinds = sorted(counts.by_kind, key=lambda kind: kind.gravity)
         listed = ", ".join(f"{counts.by_kind[kind]} {kind.value}" for kind in kinds)
-        parts.append(f"failed by kind: {listed}; tolerated: {policy.text}")
+        parts.append(f"failed by kind: {listed}; tolerated: {tolerated}")
     if counts.causes:
         parts.append("first causes: " + " | ".join(counts.causes))
     if counts.reasons:

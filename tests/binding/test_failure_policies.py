@@ -42,6 +42,57 @@ def test_what_cannot_be_read_is_refused(asked: int | str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("stop=UploadFailure", "UploadFailed"),
+        ("5%, stop=uplaodfailed", "UploadFailed"),
+        ("stop=AttemptExhausted", "AttemptsExhausted"),
+    ],
+)
+def test_a_misspelled_kind_is_refused(asked: str, meant: str) -> None:
+    with pytest.raises(
+        UsageError, match=rf"there is no kind .*\. Did you mean {meant}\? The kinds"
+    ):
+        FailurePolicy.parse(asked)
+
+
+@pytest.mark.parametrize("type_", ["CropFailure", "ReadFailure", "StoreError", "DeadlineExceeded"])
+def test_a_type_that_resembles_a_kind_is_none(type_: str) -> None:
+    assert FailurePolicy.parse(f"stop={type_}").stops == {type_}
+
+
+@pytest.mark.parametrize(
+    ("asked", "types", "told"),
+    [
+        (
+            "stop=encryptd",
+            ["NotAPdf", "Encrypted"],
+            "there were Encrypted, NotAPdf. Did you mean E",
+        ),
+        (
+            "stop=Locked",
+            list("fedcba"),
+            "no failure was of type Locked; there were a, b, c, d, e and",
+        ),
+        ("stop=Encrypted", ["Encrypted", "NotAPdf"], ""),
+        ("stop=Encrypted", [], ""),
+        ("fail-fast, stop=UploadFailed", ["NotAPdf"], ""),
+    ],
+)
+def test_a_type_that_no_failure_had_is_told(asked: str, types: list[str], told: str) -> None:
+    said = FailurePolicy.parse(asked).unmatched(types)
+    assert told in said
+    assert bool(said) is bool(told)
+
+
+def test_the_state_says_of_what_a_share_is() -> None:
+    counts = Tally(failed=3, skipped=97, by_kind={Kind.GROUP_FAILURE: 3}, by_type={"Encrypted": 3})
+    verdict = judge(counts, FailurePolicy.parse("5%"))
+    assert not verdict.completed
+    assert "tolerated: 5% (of all 100, and of the 3 that this night ran)" in verdict.message
+
+
+@pytest.mark.parametrize(
     ("asked", "totals", "tolerated"),
     [
         ("2", Totals(10, 2, 10, 2), True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +127,16 @@ def test_a_source_that_is_as_it_was_two_versions_ago_is_published_again(bucket: 
 
 
 async def test_failed_rows_name_the_state_fill_the_tables_and_are_remembered(
-    bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly
+    bucket: Bucket,
+    prefect_server: PrefectServer,
+    run_nightly: RunNightly,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO)
     bucket.put_sources(a={"n": 3}, b={"n": 5, "spoilt": 2}, c={"fail": "Encrypted"}, d={"n": 1})
 
     ended = await run_nightly(microbatch_size=2)
-    again = await run_nightly(failure_policy=2)
+    again = await run_nightly(failure_policy="2, stop=encrypted")
 
     assert (ended.state.is_failed(), ended.state.name) == (True, "GroupFailure")
     assert "2 published, 2 failed" in ended.message
@@ -150,6 +155,8 @@ async def test_failed_rows_name_the_state_fill_the_tables_and_are_remembered(
     assert ended.night.summary().failed == {"Spoilt": 1, "Encrypted": 1}
     # They count again without running, and are tolerated or not as the new run says.
     assert (again.state.name, again.state.is_completed()) == ("PartiallyCompleted", True)
+    unmatched = "no failure was of type encrypted; there were Encrypted, Spoilt. Did you mean Encry"
+    assert caplog.text.count(unmatched) == 1
     ends = ("skipped", "failed", "failed", "skipped")
     assert again.outcomes == dict(zip((f"in/{name}.json" for name in "abcd"), ends, strict=True))
     assert children_of(prefect_server, again.night.id) == []

@@ -54,6 +54,7 @@ from rayorch_prefect.storage import (
     sweep_uploads,
     write_part,
 )
+from rayorch_prefect.storage.manifest import load_parquet
 from rayorch_prefect.storage.owner import Owner
 from rayorch_prefect.storage.row_outcomes import MOVES, RowStage
 
@@ -256,8 +257,11 @@ class Night:
             on_line=in_this_run(),
         )
         self.stop.then(engine.give_up)
+        # Loaded with the first part written it would hold the run up for most of a second.
+        loading = asyncio.ensure_future(asyncio.to_thread(load_parquet))
         try:
             await _entered(engine)
+            await loading
         except RayorchError as error:
             self.broke(error)
             yield

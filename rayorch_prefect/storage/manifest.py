@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 _PART = re.compile(r"part-(\d{5,})\.parquet")
 
 
+def load_parquet() -> None:
+    """Import what writes manifests, which takes most of a second the first time."""
+    import pyarrow.parquet  # noqa: F401
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestRow:
     """One source row of a run.

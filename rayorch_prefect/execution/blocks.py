@@ -22,7 +22,8 @@ class Recipe:
     `inputs` address `blocks`. `made` is (sizes of chunks, hash of shapes) by output and `failed`
     the rows without values: once it has run, to tell whether it gives the same again. `since` is
     when it left, in the timer's seconds. Where children come in chunks, they are made again by
-    the recipes of their rows, in `by_row`; `taken` are the children of earlier tries.
+    the recipes of their rows, in `by_row`; `taken` are the children of earlier tries. It is to go
+    `alone`, or `shares` its call to a worker.
     """
 
     call: int
@@ -36,6 +37,8 @@ class Recipe:
     in_chunks: bool = False
     taken: tuple[tuple[int, int], ...] = ()
     by_row: dict[int, Any] = field(default_factory=dict[int, Any])
+    alone: bool = False
+    shares: bool = False
 
     def message(
         self,

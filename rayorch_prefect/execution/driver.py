@@ -215,8 +215,7 @@ class Driver:
             self._apply(event)
         for running in suspects:
             self._backend.look(running.worker, running.batch)
-        away = ((recipe.call, recipe.since) for recipe in self._recipes.values())
-        for pool in self._paces.late(self._timer(), away):
+        for pool in self._paces.late(self._timer(), self._recipes.values()):
             self._go_alone(pool)
             for worker in self.workers_of(pool):
                 self._backend.hand_over(worker)
@@ -325,7 +324,7 @@ class Driver:
         )
         if recipe is not None:
             size = reply.large_bytes + sum(size for one in outputs for _, size, _ in one.sizes)
-            self._events += self._paces.ran(recipe.call, reply.busy_s, size, self._timer())
+            self._events += self._paces.ran(recipe.call, reply.busy_s, size)
         return RowsReport(reply.rows, outputs, reply.failures, reply.skipped)
 
     def _require_stored(self, reply: RowsReply, large: Sequence[Any]) -> None:
@@ -412,6 +411,7 @@ class Driver:
         recipe = Recipe(batch.call, batch.rows, inputs, blocks, batch.cuts, self._timer())
         recipe.in_chunks = bool(self.plan.calls[batch.call].chunked)
         recipe.taken = batch.taken
+        recipe.alone = batch.generation > 0  # if it ends its worker again, it is known by that
         self._recipes[batch.batch] = recipe
         self._send(batch.worker, batch.batch, recipe, batch.bars, batch.oldest)
 
@@ -428,7 +428,7 @@ class Driver:
             if problem is None:
                 large = MOST_LARGE_RETURNS if self._wants_large[recipe.call] else 0
                 message = recipe.message(batch, bars, oldest, large)
-                together = self._paces.together(recipe.call)
+                together = self._paces.leaves(recipe, self._timer())
                 self._backend.send(worker, batch, message, together)
             else:
                 self._forget_flight(batch)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rayorch_prefect.execution.blocks import Recipe
 from rayorch_prefect.model.events import Event, WorkersMayHold
 from rayorch_prefect.program.plan import Plan, Pool
 
@@ -55,7 +56,12 @@ class Paces:
     def __init__(self, plan: Plan, at_worker: int, shares: bool) -> None:
         self._at_worker = at_worker
         self._pool_of = [call.pool for call in plan.calls]
-        self._pools = {pool.id: _Pace() for pool in plan.pools if shares and may_share(pool)}
+        in_portions = {call.pool for call in plan.calls if call.chunked}
+        self._pools = {
+            pool.id: _Pace()
+            for pool in plan.pools
+            if shares and may_share(pool) and pool.id not in in_portions
+        }
         self._look = math.inf
 
     def together(self, call: int) -> int:
@@ -63,7 +69,15 @@ class Paces:
         pace = self._pools.get(self._pool_of[call])
         return 1 if pace is None else pace.together
 
-    def ran(self, call: int, seconds: float, size: int, now: float) -> list[Event]:
+    def leaves(self, batch: Recipe, now: float) -> int:
+        """With how many a batch may share the call by which it leaves; it is looked after."""
+        together = 1 if batch.alone else self.together(batch.call)
+        batch.shares = together > 1
+        if batch.shares:
+            self._look = min(self._look, now + AWAY_S)
+        return together
+
+    def ran(self, call: int, seconds: float, size: int) -> list[Event]:
         """A batch came back with so many bytes: what the scheduler is told if that changes how
         many may share."""
         pool = self._pool_of[call]
@@ -73,10 +87,7 @@ class Paces:
         pace.seconds.append(seconds)
         pace.size.append(size)
         pace.alone = ALONE if seconds > AWAY_S else max(0, pace.alone - 1)
-        changed = self._changed(pool, pace, pace.wanted())
-        if pace.together > 1:
-            self._look = min(self._look, now + AWAY_S)
-        return changed
+        return self._changed(pool, pace, pace.wanted())
 
     def alone(self, pool: int) -> list[Event]:
         """Batches of the pool go alone for a while."""
@@ -95,14 +106,14 @@ class Paces:
         """When `late` is to be asked, at the earliest; infinity if never."""
         return self._look
 
-    def late(self, now: float, away: Iterable[tuple[int, float]]) -> list[int]:
-        """Pools whose batches share calls though one of them, of `away` (Call, since), is late."""
+    def late(self, now: float, away: Iterable[Recipe]) -> list[int]:
+        """Pools of which a batch that may share its call is late, of those that are `away`. They
+        are told again and again: what comes behind it in its call may be late as well."""
         if now < self._look:
             return []
-        shares = {pool for pool, pace in self._pools.items() if pace.together > 1}
-        self._look = now + AWAY_S if shares else math.inf
-        late = {self._pool_of[call] for call, since in away if now - since > AWAY_S}
-        return sorted(late & shares)
+        shared = [batch for batch in away if batch.shares]
+        self._look = now + AWAY_S if shared else math.inf
+        return sorted({self._pool_of[one.call] for one in shared if now - one.since >= AWAY_S})
 
 
 def may_share(pool: Pool) -> bool:

@@ -202,18 +202,33 @@ class RayBackend:
     def _replied_together(
         self, worker: int, batches: Sequence[int], packed: Any, error: BaseException | None
     ) -> None:
-        if error is not None:
+        if error is None:
+            self._shared.over(worker)
+            self._handed_over(worker, packed, None)
+            return
+        if not self._is_broken(worker, error):
             for batch in batches:
                 self._answer(self._failed(worker, batch, error))
-            self._shared.over(worker)
-            return
         self._shared.over(worker)
-        self._handed_over(worker, packed, None)
 
     def _handed_over(self, worker: int, packed: Any, error: BaseException | None) -> None:
         """Replies of batches that shared a call; not all of them if it goes on."""
-        for batch, reply in pickle.loads(packed) if error is None else ():
+        if error is not None:
+            self._is_broken(worker, error)  # a death is told by the call
+            return
+        for batch, reply in pickle.loads(packed):
             self._came(worker, batch, (), reply)
+
+    def _is_broken(self, worker: int, error: BaseException) -> bool:
+        """Whether a living worker could not say what came of batches that shared a call: which of
+        them it is due to is not known, so another worker gets each alone."""
+        full = object_store.full(error)
+        if full is None and not isinstance(error, RayTaskError):
+            return False
+        said = f"what came of batches that shared a call is not known: {full or short(error)}"
+        told = WorkerIsLost(worker, self._pool_of[worker], type(error).__name__, said, charge=False)
+        self._answer(told)
+        return True
 
     def hand_over(self, worker: int) -> None:
         """Have a worker say at once what came of the first batches of a call that lasts."""

@@ -123,6 +123,9 @@ class WorkerActor:
             self._collected.set()  # what is large is asked for once the call is over
             with self._lock:
                 self._done.append((message.batch, returned))
+        with self._lock:
+            if self._left_behind:
+                self._collected.clear()
         replies = self.hand_over()
         self._departures.expect()
         return replies
@@ -140,15 +143,18 @@ class WorkerActor:
             return (pack_reply(reply), *returns)
         if isinstance(reply, RowsReply) and reply.large_bytes:
             left = [chunks for chunks in returns if chunks]
-            self._left_behind[message.batch] = left
-            self._collected.clear()
+            with self._lock:
+                self._left_behind[message.batch] = left
+                self._collected.clear()
             reply = replace(reply, left_behind=len(left))
         return pack_reply(reply)
 
     def collect(self, batch: int) -> Any:
         """A word, and after it the large returns that a batch was not asked for."""
-        left = self._left_behind.pop(batch)
-        self._collected.set()
+        with self._lock:
+            left = self._left_behind.pop(batch)
+            if not self._left_behind:
+                self._collected.set()
         return ("collected", *left)
 
     def run_in_chunks(self, packed: bytes, stored: Sequence[Any] = ()) -> Iterator[Any]:

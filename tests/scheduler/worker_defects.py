@@ -207,6 +207,52 @@ def what_a_worn_worker_still_does_is_tried_again(patch: pytest.MonkeyPatch) -> N
     patch.setattr(Scheduler, "_worker_worn", impatient)
 
 
+# -- how many batches a worker may hold ------------------------------------------------------------
+
+
+@defect
+def a_worker_gets_one_batch_more_than_it_may_hold(patch: pytest.MonkeyPatch) -> None:
+    may_hold = Workers.may_hold
+    patch.setattr(Workers, "may_hold", lambda self, pool, most: may_hold(self, pool, most + 1))
+
+
+@defect
+def a_worker_never_may_hold_more(patch: pytest.MonkeyPatch) -> None:
+    def stays(self: Workers, pool: int, most: int) -> None:
+        self.most[pool] = most
+
+    patch.setattr(Workers, "may_hold", stays)
+
+
+@defect
+def a_worker_that_may_hold_more_gets_it_though_it_is_worn(patch: pytest.MonkeyPatch) -> None:
+    def all_of_them(self: Workers, pool: int, most: int) -> None:
+        self.most[pool] = most
+        self.spare[pool].clear()
+        for worker, held in self.held.items():
+            if self.pool_of[worker] == pool and 0 < len(held) < most:
+                self.spare[pool].append(worker)
+
+    patch.setattr(Workers, "may_hold", all_of_them)
+
+
+@defect
+def one_that_holds_more_than_it_may_gets_another_for_each_that_ends(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    land = Workers.land
+
+    def refilled(self: Workers, batch: int) -> Flight:
+        flight = land(self, batch)
+        pool, held = self.pool_of[flight.worker], self.held[flight.worker]
+        blocked = flight.worker in self.worn or flight.worker in self.sealed
+        if held and not blocked and flight.worker not in self.spare[pool]:
+            self.spare[pool].append(flight.worker)
+        return flight
+
+    patch.setattr(Workers, "land", refilled)
+
+
 # -- paused Calls ---------------------------------------------------------------------------------
 
 

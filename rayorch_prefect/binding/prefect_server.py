@@ -193,8 +193,9 @@ class PrefectServer:
 def using_api(api_url: str) -> Iterator[None]:
     """Let this process's flows report to `api_url`, without a cloud key or password.
 
-    What is still to be sent is sent before this ends: a server that is stopped after it would
-    let Prefect's background senders try for a minute while the process exits.
+    What is still to be sent is sent before this ends, or dropped after `DRAIN_SECONDS`: a server
+    that is stopped after it would let Prefect's background senders try for a minute while the
+    process exits.
     """
     settings: dict[Any, Any] = {
         PREFECT_API_URL: api_url,
@@ -206,7 +207,15 @@ def using_api(api_url: str) -> Iterator[None]:
             yield
         finally:
             for sender in (APILogWorker, EventsWorker):
-                sender.drain_all(timeout=DRAIN_SECONDS, at_exit=False)
+                _sent_or_dropped(sender)
+
+
+def _sent_or_dropped(sender: Any) -> None:
+    # As the interpreter exits, Prefect waits without a limit for those that are not done.
+    under_way = [(each._loop, each._task) for each in tuple(sender._instances.values())]
+    _, late = sender.drain_all(timeout=DRAIN_SECONDS, at_exit=False)
+    for loop, task in under_way if late else []:
+        loop.call_soon_threadsafe(task.cancel)
 
 
 def free_port() -> int:

@@ -37,6 +37,7 @@ SOURCE = S3Location("demo", "in/")
 DESTINATION = S3Location("demo", "out/")
 MICROBATCH_SIZE = 16
 PROGRESS_SECONDS = 1.0
+KEPT_SECONDS = 0.5
 SHOWN_DIFFERENCES = 20
 
 _SERVER_TRIES = 3
@@ -245,11 +246,19 @@ def _wait_for_ctrl_c(demo: Demo, terminal: TextIO) -> None:
         file=terminal,
         flush=True,
     )
+    until_ctrl_c()
+    demo.say("ending the servers")
+
+
+def until_ctrl_c() -> None:
+    """Wait for Ctrl-C in the main thread."""
     try:
         while True:
-            signal.pause()
+            # Not `signal.pause`: a signal that came just before it, or that another thread took,
+            # would not end it.
+            time.sleep(KEPT_SECONDS)
     except KeyboardInterrupt:
-        demo.say("ending the servers")
+        return
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -53,6 +55,33 @@ def test_a_server_ends_with_its_starter_though_that_is_killed(tmp_path: Path) ->
         starter.kill()
 
     assert wait_until(lambda: not listens(api_url), 30.0)
+
+
+SENDER = """
+import sys
+from uuid import uuid4
+from prefect.logging.handlers import APILogWorker
+from rayorch_prefect.binding import prefect_server
+prefect_server.DRAIN_SECONDS = 1.0
+with prefect_server.using_api(sys.argv[1]):
+    APILogWorker.instance().send({"message": "late", "flow_run_id": str(uuid4())})
+print("left", flush=True)
+"""
+
+
+def test_what_a_server_does_not_take_does_not_hold_the_process_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        api_url = f"http://127.0.0.1:{silent.getsockname()[1]}/api"
+        command = [sys.executable, "-c", SENDER, api_url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sending:
+            assert sending.stdout is not None
+            assert sending.stdout.readline() == "left\n"
+            left_at = time.monotonic()
+            try:
+                assert sending.wait(40) == 0
+            finally:
+                sending.kill()
+    assert time.monotonic() - left_at < 30
 
 
 def listens(api_url: str) -> bool:

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -18,6 +20,7 @@ import psutil
 import pytest
 
 from rayorch_prefect.cli.demo_check import Ended, differences, read_ends, strays
+from rayorch_prefect.cli.demo_run import until_ctrl_c
 from rayorch_prefect.workloads.samples import Sample
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +127,18 @@ def test_kept_servers_answer_until_they_are_ended(tmp_path: Path) -> None:
     assert (second.returncode, "another demo uses" in refused) == (2, True)
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []
+
+
+def test_a_kept_demo_ends_by_a_signal_that_another_thread_took() -> None:
+    # What the main thread waits in goes on then.
+    def take() -> None:
+        time.sleep(0.5)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    until_ctrl_c()
+    taking.join()
 
 
 GOOD = Sample("good.pdf", b"", pages=3)

@@ -61,6 +61,7 @@ LONGEST_NAP_S = 3600.0
 NAP_S = 0.01
 SHORT_NAP_S = 0.002
 END_S = 5.0
+GIVEN_UP_S = 0.5
 
 
 class Engine:
@@ -165,11 +166,13 @@ class Engine:
             raise EngineClosed("an Engine is entered once; make another")
         self._own_ray = connect(self._address, checked(self._runtime_env))
         try:
+            self._go_on()
             check_fit(self.plan)
             self._start()
             self._wait_ready()
         except BaseException:
-            self._shut()
+            # Workers that are being built do not answer: nothing is worth waiting for.
+            self._shut(GIVEN_UP_S if self._given_up else None)
             raise
         return self
 
@@ -234,6 +237,9 @@ class Engine:
             )
         if self._live_driver.error is not None:
             raise self._live_driver.error
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._given_up:
             raise EngineClosed("the Engine was given up before its workers were ready")
 

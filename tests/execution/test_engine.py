@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray._private import state
 
 from rayorch_prefect import Engine, F, Parent, Program, Run, program, run_local, stage
 from rayorch_prefect.errors import EngineClosed, UsageError
@@ -38,12 +39,50 @@ def waiting(notes: Notes, replicas: int = 1) -> Program:
     return waits
 
 
+def slow_to_build() -> Program:
+    class Slow:
+        def __init__(self) -> None:
+            time.sleep(60)
+
+        def __call__(self, rows: list[int]) -> list[int]:
+            return rows
+
+    @program
+    def slowly(row: Any) -> Any:
+        return stage(Slow)()(row)
+
+    return slowly
+
+
 def doubling(batch_size: int = 4) -> Program:
     @program
     def doubles(row: Any) -> Any:
         return stage(lambda row: row * 2, batch_size=batch_size)(row)
 
     return doubles
+
+
+def test_a_start_that_is_given_up_waits_for_no_worker_that_is_being_built(cluster: str) -> None:
+    engine = Engine(slow_to_build())
+    given_up_at: list[float] = []
+
+    def give_up() -> None:
+        given_up_at.append(time.monotonic())
+        engine.give_up()
+
+    threading.Timer(1.0, give_up).start()
+    with pytest.raises(EngineClosed, match="was given up"), engine:
+        pass
+    assert time.monotonic() - given_up_at[0] < 4
+
+
+def test_an_engine_that_was_given_up_before_starts_no_worker(cluster: str) -> None:
+    before = set(state.actors())
+    engine = Engine(slow_to_build())
+    engine.give_up()
+    with pytest.raises(EngineClosed, match="was given up"), engine:
+        pass
+    assert set(state.actors()) == before
 
 
 def test_a_short_parent_comes_while_a_long_one_works(cluster: str, notes: Notes) -> None:

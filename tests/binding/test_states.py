@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from prefect.client.schemas.objects import StateType
+from prefect import flow
+from prefect.client.schemas.objects import State, StateType
 
 from rayorch_prefect.binding.failure_policies import FailurePolicy
+from rayorch_prefect.binding.futures import flow_state
 from rayorch_prefect.binding.orders import Order, what_next
+from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.binding.rows import Row, entry_of_row, left_out, manifest_row, row_of_entry
 from rayorch_prefect.binding.states import RowsFailed, judge, to_state
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
@@ -110,6 +114,20 @@ def test_message_tells_counts_causes_and_what_to_run() -> None:
     assert "in/a.pdf: GroupFailure[Broken] in stage Read at page 3/1: it broke" in message
     command = "rayorch-prefect run --program jobs:pdfs --source s3://lake/in/ --destination s3://lake/out/"
     assert f"{command} --retry-failed." in message
+
+
+@flow(persist_result=False)
+async def of_a_failed_night() -> State[Any]:
+    return to_state(judge(tally([failed("a.pdf", Kind.GROUP_FAILURE), published("b")])))
+
+
+async def test_a_failed_nights_state_raises_where_its_flow_is_awaited(
+    prefect_server: PrefectServer,
+) -> None:
+    with pytest.raises(RowsFailed, match="1 published, 1 failed"):
+        await of_a_failed_night()
+    state = await flow_state(of_a_failed_night)
+    assert (state.is_failed(), state.name) == (True, "GroupFailure")
 
 
 def test_only_the_first_causes_are_spelt_out() -> None:

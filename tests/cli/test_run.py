@@ -213,6 +213,16 @@ def _all_of(terminal: int) -> str:
     return found.decode()
 
 
+def well_begun(bucket: Bucket, environment: dict[str, str], *more: str) -> subprocess.Popen[str]:
+    """A run that has published its first source, and is not done for seconds."""
+    bucket.put_sources(**{f"s{index}": {"n": 4, "sleep": 0.5} for index in range(12)})
+    running = started(bucket, environment, "--microbatch-size", "2", *more)
+    while not bucket.keys("out/in/"):
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.1)
+    return running
+
+
 @pytest.mark.parametrize(
     ("number", "status", "reason"),
     [
@@ -228,12 +238,8 @@ def test_a_signal_ends_the_run_as_cancelled(
     status: int,
     reason: str,
 ) -> None:
-    bucket.put_sources(**{f"s{index}": {"n": 4, "sleep": 0.5} for index in range(12)})
     api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
-    running = started(bucket, api, "--microbatch-size", "2")
-    while not bucket.keys("out/in/"):
-        assert running.poll() is None, running.communicate()
-        time.sleep(0.1)
+    running = well_begun(bucket, api)
 
     running.send_signal(number)
     asked = time.monotonic()
@@ -250,6 +256,29 @@ def test_a_signal_ends_the_run_as_cancelled(
     left = bucket.keys("out/")
     time.sleep(3)
     assert bucket.keys("out/") == left
+
+
+@pytest.mark.slow
+@on_moto
+def test_a_terminated_run_is_one_object_too(
+    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
+) -> None:
+    api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
+    running = well_begun(bucket, api, "--json")
+
+    running.terminate()
+    out, errors = running.communicate(timeout=60)
+
+    assert running.returncode == 143, out + errors
+    told = json.loads(out)
+    assert (told["state"], told["exit_status"]) == ("Cancelled", 143)
+    assert told["message"].startswith("by SIGTERM. 12 sources: ")
+    assert errors.splitlines()[-1] == f"Cancelled: {told['message']}"
+    assert told["published"] >= 1
+    assert told["published"] + told["not_processed"] == told["sources"] == 12
+    reasons = told["not_processed_because"]
+    assert all(reason.startswith("cancelled: by SIGTERM") for reason in reasons)
+    assert told["next"]["command"].startswith("rayorch-prefect run ")
 
 
 @pytest.mark.slow

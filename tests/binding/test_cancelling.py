@@ -76,18 +76,22 @@ async def test_a_microbatch_that_is_cancelled_alone_leaves_its_siblings(
 async def test_a_time_limit_ends_the_night_as_a_cancel_does(
     bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str
 ) -> None:
-    bucket.put_sources(a={"n": 1}, **{f"s{i}": {"n": 600, "sleep": 0.5} for i in range(3)})
+    # Either microbatch may be begun first, and its long source then holds the one worker.
+    quick, long = {"n": 1}, {"n": 600, "sleep": 0.5}
+    bucket.put_sources(a1=quick, a2=long, b1=quick, b2=long)
     before = alive_actors()
 
-    async with begun(bucket, timeout_seconds=12) as (running, night):
-        state = await asyncio.wait_for(running, 12 + 15)
+    async with begun(bucket, timeout_seconds=20) as (running, night):
+        state = await asyncio.wait_for(running, 20 + 15)
 
     assert (state.is_failed(), state.name) == (True, "TimedOut")
     assert {run["state_name"] for run in children_of(prefect_server, night.id)} == {"Cancelled"}
     assert alive_actors() <= before
     rows = read_manifest(night.manifest).to_pylist()
     reasons = [row["reason"] for row in rows if row["row_outcome"] == "not_processed"]
-    assert (len(rows), len(reasons)) == (4, 3)
+    published = [row for row in rows if row["row_outcome"] == "published"]
+    assert len(published) in (1, 2)
+    assert len(reasons) == 4 - len(published)
     assert all("timeout_seconds" in reason for reason in reasons)
     left = bucket.keys("out/")
     await asyncio.sleep(3)

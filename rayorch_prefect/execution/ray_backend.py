@@ -374,6 +374,8 @@ class RayBackend:
 
     def close(self, patience_s: float) -> None:
         """End all workers: first by `close()`, then for good."""
+        for actor in self._actors.values():
+            actor.start_no_more.remote()
         ends = {worker: actor.close.remote() for worker, actor in self._actors.items()}
         if ends:
             # The watches end with what was logged last.

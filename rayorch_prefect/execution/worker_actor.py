@@ -64,6 +64,7 @@ class WorkerActor:
         self._lock = threading.Lock()
         self._last_begun = -1
         self._taken_back: set[int] = set()
+        self._ends = False
         self._left_behind: dict[int, Sequence[Any]] = {}
         self._done: list[tuple[int, Any]] = []
         self._collected = threading.Event()
@@ -213,7 +214,7 @@ class WorkerActor:
                 self._taken_back.remove(batch)
                 return False
             self._last_begun = max(self._last_begun, batch)
-            return True
+            return not self._ends
 
     def take_back(self, batch: int) -> bool:
         """Whether the batch has not started; if so, it never will."""
@@ -222,6 +223,11 @@ class WorkerActor:
                 return False
             self._taken_back.add(batch)
             return True
+
+    def start_no_more(self) -> None:
+        """What waits here is for nobody: the worker is about to be closed."""
+        with self._lock:
+            self._ends = True
 
     def tell_bars(self, bars: Sequence[Bar]) -> None:
         """Groups that are barred since their rows were sent here."""
@@ -313,7 +319,8 @@ def worker_class(concurrency: int = 1) -> Any:
     """The Ray actor class: a second thread answers control calls, a third watches for the end."""
     kind = WorkerActor if concurrency == 1 else ConcurrentWorkerActor
     control, watch = ray.method(concurrency_group=CONTROL), ray.method(concurrency_group=WATCH)
-    for name in ("take_back", "tell_bars", "forget_bar", "collect", "hand_over"):
+    names = ("take_back", "start_no_more", "tell_bars", "forget_bar", "collect", "hand_over")
+    for name in names:
         control(getattr(kind, name))
     watch(kind.watch)
     sizes = {CONTROL: 1, WATCH: 1}

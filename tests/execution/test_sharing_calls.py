@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import time
@@ -28,7 +29,7 @@ from rayorch_prefect.execution.versions import own_versions
 from rayorch_prefect.execution.wire import pack_batch
 from rayorch_prefect.execution.worker_actor import WorkerActor
 from rayorch_prefect.model.events import WorkersMayHold
-from tests.execution.conftest import Notes
+from tests.execution.conftest import Notes, eventually
 
 CHILDREN = 3_000
 
@@ -347,6 +348,69 @@ def test_batches_that_turn_out_long_come_one_by_one(sizes: Counter[int]) -> None
     assert [value for _, value in came] == list(range(410))
     times = [when for when, _ in came[400:]]
     assert sum(later - sooner > LONG_S / 4 for sooner, later in pairwise(times)) >= 8
+
+
+class LongAtTheEnd:
+    """Notes when it is closed."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+
+    def __call__(self, rows: list[int]) -> list[int]:
+        if rows[0] == 400:
+            self.notes.add("long")
+        return [long_at_the_end(row) for row in rows]
+
+    def close(self) -> None:
+        self.notes.add("closed")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_waits_in_a_call_is_not_waited_for_when_the_engine_is_left(
+    notes: Notes, sizes: Counter[int]
+) -> None:
+    @program(version="1")
+    def rows(source: Any) -> Any:
+        return stage(LongAtTheEnd, batch_size=1, num_cpus=0.1)(notes)(source)
+
+    with Engine(rows) as engine:
+        engine.submit(range(420))
+        eventually(lambda: notes.lines() == ["long"])
+    assert max(sizes) > 1
+    assert notes.lines() == ["long", "closed"]
+
+
+class Mute:
+    """Once, its worker cannot say what came of a call."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+
+    def __call__(self, rows: list[int]) -> list[int]:
+        calls = [info.frame for info in inspect.stack(0) if info.function == "run_together"]
+        if rows[0] > 300 and calls and self.notes.first_time("mute"):
+            calls[0].f_locals["self"].hand_over = too_much
+        return rows
+
+
+def too_much() -> bytes:
+    raise MemoryError("too much to say")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_cannot_say_what_came_of_a_call_charges_nobody(
+    notes: Notes, sizes: Counter[int]
+) -> None:
+    @program(version="1")
+    def rows(source: Any) -> Any:
+        return stage(Mute, batch_size=1, num_cpus=0.1, retry_budget=1)(notes)(source)
+
+    with Engine(rows) as engine:
+        values = [parent.value() for parent in engine.run(range(600))]
+        lost = engine.metrics.workers_lost
+    assert max(sizes) > 1
+    assert sorted(values) == list(range(600))
+    assert lost == 1
 
 
 def grown(row: int) -> bytes:

@@ -77,6 +77,7 @@ class Microbatch:
         self.part_written = False
         self.stop = Stop()
         self.flow_run_id = ""
+        self.ended = False
         self.looked = Look(0.0)
         self.failed_runs: FailedRuns | None = None
         self._applied: set[Future[Row]] = set()
@@ -88,6 +89,11 @@ class Microbatch:
     def part(self) -> int:
         """The number of its manifest part."""
         return self.index + 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its flow run has begun and not ended."""
+        return bool(self.flow_run_id) and not self.ended
 
     @property
     def sources(self) -> list[Source]:

@@ -309,7 +309,10 @@ class Night:
 
     async def _run_one(self, batch: Microbatch, run_child: RunChild) -> None:
         self.flow_runs += 1
-        state = await child_state(batch, run_child)
+        try:
+            state = await child_state(batch, run_child)
+        finally:
+            batch.ended = True
         batch.leave_unprocessed(f"microbatch {batch.index} ended as {state.name}: {state.message}")
 
     def cancel(self, reason: str) -> None:

@@ -58,6 +58,7 @@ async def test_a_microbatch_that_is_cancelled_alone_leaves_its_siblings(
         async with get_client() as client:
             await client.set_flow_run_state(night.microbatches[0].flow_run_id, Cancelling())
         state = await running
+        assert not any(batch.is_open for batch in night.microbatches), "asked about for ever"
 
     assert (state.is_failed(), state.name) == (True, "Failed")
     assert "6 sources: 5 published, 0 failed, 0 dropped, 0 skipped, 1 not proc" in str(

@@ -27,6 +27,7 @@ def waiting(notes: Notes, replicas: int = 1) -> Program:
 
     def work(child: int) -> int:
         notes.add(f"child {child}")
+        time.sleep(0.01)  # long enough that one batch, not a call of several, waits behind it
         while child == 9 and "go" not in notes.lines():
             time.sleep(0.02)
         return child

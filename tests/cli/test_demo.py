@@ -135,10 +135,15 @@ def test_a_kept_demo_ends_by_a_signal_that_another_thread_took() -> None:
         time.sleep(0.5)
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
-    taking = threading.Thread(target=take)
-    taking.start()
-    until_ctrl_c()
-    taking.join()
+    # Shells start what they run in the background with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        taking = threading.Thread(target=take)
+        taking.start()
+        until_ctrl_c()
+        taking.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 GOOD = Sample("good.pdf", b"", pages=3)

@@ -209,7 +209,7 @@ async def test_an_uploader_in_the_second_part(
 
     def kill() -> None:
         rule.wait(seconds=START_SECONDS)
-        assert open_uploads(nights.bucket) == [key]
+        assert key in open_uploads(nights.bucket)  # others may be under way
         nights.watch.kill("upload in/c.pdf")
         s3_server.proxy.remove(rule)
 

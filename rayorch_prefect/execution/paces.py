@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rayorch_prefect.execution.blocks import Recipe
+from rayorch_prefect.execution.shared_calls import MOST_BYTES
 from rayorch_prefect.model.events import Event, WorkersMayHold
 from rayorch_prefect.program.plan import Plan, Pool
 
 # What one call may keep a worker busy for: so long the first of its batches waits for the last.
 TOGETHER_S = 0.008
 MOST_TOGETHER = 8
-# What one call may bring back; Ray stores what is larger beside.
-TOGETHER_BYTES = 64 * 1024
 # Batches that are looked at, and those that go alone after one that was not short, or a death.
 LOOKED_AT = 8
 ALONE = 64
@@ -41,7 +40,7 @@ class _Pace:
         if self.alone or len(self.seconds) < LOOKED_AT:
             return 1
         times = TOGETHER_S * LOOKED_AT / max(sum(self.seconds), 1e-9)
-        sizes = TOGETHER_BYTES * LOOKED_AT / max(sum(self.size), 1)
+        sizes = MOST_BYTES * LOOKED_AT / max(sum(self.size), 1)
         fit = min(MOST_TOGETHER, int(min(times, sizes)))
         return 1 << (fit.bit_length() - 1) if fit else 1
 

@@ -180,7 +180,7 @@ class RayBackend:
             return
         self._shared.leave(worker)
         method = self._actors[worker].run
-        packed = (data, stored) if stored else (data,)
+        packed = _arguments(data, stored)
         large: Sequence[Any] = ()
         if message.large_returns:
             returns = 1 + message.large_returns
@@ -206,7 +206,7 @@ class RayBackend:
             self._shared.over(worker)
             self._handed_over(worker, packed, None)
             return
-        if not self._is_broken(worker, error):
+        if not self._replaced_if_broken(worker, error):
             for batch in batches:
                 self._answer(self._failed(worker, batch, error))
         self._shared.over(worker)
@@ -214,12 +214,12 @@ class RayBackend:
     def _handed_over(self, worker: int, packed: Any, error: BaseException | None) -> None:
         """Replies of batches that shared a call; not all of them if it goes on."""
         if error is not None:
-            self._is_broken(worker, error)  # a death is told by the call
+            self._replaced_if_broken(worker, error)  # a death is told by the call
             return
         for batch, reply in pickle.loads(packed):
             self._came(worker, batch, (), reply)
 
-    def _is_broken(self, worker: int, error: BaseException) -> bool:
+    def _replaced_if_broken(self, worker: int, error: BaseException) -> bool:
         """Whether a living worker could not say what came of batches that shared a call: which of
         them it is due to is not known, so another worker gets each alone."""
         full = object_store.full(error)
@@ -279,7 +279,7 @@ class RayBackend:
         method = self._actors[worker].run_in_chunks.options(
             num_returns="streaming", _generator_backpressure_num_objects=MOST_UNTAKEN
         )
-        portions = Portions(worker, batch, method.remote(*_packed(message)))
+        portions = Portions(worker, batch, method.remote(*_arguments(*pack_batch(message))))
 
         def take() -> None:
             try:
@@ -408,8 +408,7 @@ def _error_of(end: Any) -> BaseException | None:
     return None
 
 
-def _packed(message: BatchMessage) -> tuple[Any, ...]:
-    data, stored = pack_batch(message)
+def _arguments(data: Packed, stored: Sequence[Any]) -> tuple[Any, ...]:
     return (data, stored) if stored else (data,)
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from rayorch_prefect.execution.wire import Packed
 
-# What one call carries beside its first batch.
+# What one call carries beside its first batch, and may bring back: Ray stores larger ones beside.
 MOST_BYTES = 64 * 1024
 # One runs and one waits.
 _CALLS_AT_WORKER = 2
@@ -24,7 +24,6 @@ class _Worker:
     batches: list[int] = field(default_factory=list[int])
     packed: list[Packed] = field(default_factory=list[Packed])
     size: int = 0
-    most: int = 1
 
 
 class SharedCalls:
@@ -41,7 +40,6 @@ class SharedCalls:
         one = self._workers.setdefault(worker, _Worker())
         if one.batches and one.size + len(packed) > MOST_BYTES:
             self.leave(worker)
-        one.most = most
         one.batches.append(batch)
         one.packed.append(packed)
         one.size += len(packed)

@@ -224,6 +224,14 @@ class Microbatch:
         next_step = str(night.next_step(counts))
         return to_state(judge(counts, night.failure_policy, next_step, night.totals()))
 
+    def forget_outputs(self) -> None:
+        """Keep of the rows in its manifest part only what the night counts and tells of."""
+        if self.part_written:
+            rows, sources = self.night.rows, self.night.sources
+            for position in self.positions:
+                if (row := rows[position]) is not None:
+                    rows[position] = row.without_outputs(sources[position])
+
     def leave_unprocessed(self, reason: str) -> None:
         """Settle every row that is still open as not processed."""
         for position in self.positions:

@@ -314,6 +314,7 @@ class Night:
         finally:
             batch.ended = True
         batch.leave_unprocessed(f"microbatch {batch.index} ended as {state.name}: {state.message}")
+        batch.forget_outputs()
 
     def cancel(self, reason: str) -> None:
         """Stop all of it: nothing is begun any more. The first reason stands."""

@@ -40,6 +40,13 @@ class Row:
         """The failure in one line, empty if there is none."""
         return "" if self.failure is None else described(self.failure)
 
+    def without_outputs(self, source: Source) -> Row:
+        """The same to every count; the manifest has the rest.
+
+        An uploader's row comes with a copy of its source: with `source` it has the night's.
+        """
+        return replace(self, source=source, artifacts=(), started=0.0, finished=0.0)
+
     def as_failed(self, failure: Failure, finished: float) -> Row:
         """The same row, failed: nothing of it counts as published."""
         return replace(

@@ -116,7 +116,7 @@ class Workers:
         self.spare[pool] = deque(
             worker
             for worker, held in self.held.items()
-            if self.pool_of[worker] == pool and 0 < len(held) < most and worker not in self.worn
+            if held and self.pool_of[worker] == pool and self._has_room(worker)
         )
 
     def state(self, worker: int) -> WorkerState:
@@ -133,11 +133,9 @@ class Workers:
         """A worker gets a batch."""
         worker = flight.worker
         pool = self.pool_of[worker]
-        held = self.held[worker]
-        self._leave_slots(worker)
-        held.append(flight.batch)
-        if worker not in self.sealed and len(held) < self.most[pool]:
-            self.spare[pool].append(worker)
+        self._leave_slot(worker)
+        self.held[worker].append(flight.batch)
+        self._take_slot(worker)
         self.flights[flight.batch] = flight
         self.begins(worker)
         self._served[worker] += 1
@@ -156,19 +154,30 @@ class Workers:
         """The worker gets no further batch."""
         if worker in self.worn or worker not in self.pool_of:
             return
-        self._leave_slots(worker)
+        self._leave_slot(worker)
         self.worn.add(worker)
         self.newly_worn.append(worker)
 
-    def _leave_slots(self, worker: int) -> None:
-        held, pool = self.held[worker], self.pool_of[worker]
+    def _has_room(self, worker: int) -> bool:
+        """Whether it may get another batch."""
         blocked = worker in self.worn or worker in self.sealed
-        if not blocked and len(held) < self.most[pool]:
-            (self.spare if held else self.idle)[pool].remove(worker)
+        return not blocked and len(self.held[worker]) < self.most[self.pool_of[worker]]
+
+    def _slots(self, worker: int) -> deque[int]:
+        """Where the worker stands while it has room."""
+        return (self.spare if self.held[worker] else self.idle)[self.pool_of[worker]]
+
+    def _take_slot(self, worker: int) -> None:
+        if self._has_room(worker):
+            self._slots(worker).append(worker)
+
+    def _leave_slot(self, worker: int) -> None:
+        if self._has_room(worker):
+            self._slots(worker).remove(worker)
 
     def seal(self, worker: int, seal: Seal) -> None:
         """The worker gets nothing but what its seal is for, until it holds nothing."""
-        self._leave_slots(worker)
+        self._leave_slot(worker)
         self.sealed[worker] = seal
 
     def retire(self, worker: int) -> bool:
@@ -190,14 +199,11 @@ class Workers:
         """A batch has come back, or was taken back before it started."""
         flight = self._forget_flight(batch)
         held = self.held[flight.worker]
-        self._leave_slots(flight.worker)
+        self._leave_slot(flight.worker)
         held.remove(batch)
         if not held:
             self.sealed.pop(flight.worker, None)
-        pool = self.pool_of[flight.worker]
-        blocked = flight.worker in self.worn or flight.worker in self.sealed
-        if not blocked and len(held) < self.most[pool]:
-            (self.spare if held else self.idle)[pool].append(flight.worker)
+        self._take_slot(flight.worker)
         return flight
 
     def _forget_flight(self, batch: int) -> Flight:
@@ -219,7 +225,7 @@ class Workers:
             return []
         if worker not in self.started:
             self._start_failed(pool, node)
-        self._leave_slots(worker)
+        self._leave_slot(worker)
         held = self._forget_worker(worker)
         all_begun = self._concurrent[pool]
         begun = [

@@ -29,8 +29,13 @@ _PART = re.compile(r"part-(\d{5,})\.parquet")
 
 
 def load_parquet() -> None:
-    """Import what writes manifests, which takes most of a second the first time."""
+    """Import what writes manifests, which takes most of a second the first time.
+
+    pyarrow looks for pandas as it makes its first table.
+    """
     import pyarrow.parquet  # noqa: F401
+
+    _table(())
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ class Instant:
         """Parents that ended."""
         while self._events:
             self._follow(self.scheduler.handle(self._events.popleft()))
+        assert not self.scheduler.counts.contract_errors, "these workers answer as they should"
         return self.ended
 
     def _follow(self, told: list[Instruction]) -> None:
@@ -92,6 +93,5 @@ class Instant:
         self._batches += sent.call == 0
         if self._failure is not None and sent.call == 0 and self._batches % self._each == 0:
             failures[0] = self._failure
-        self._slot += sent.rows - len(failures)
-        output = OutputReport(first, sent.rows - len(failures))
-        return RowsReport(sent.rows, (output,), failures)
+        self._slot += sent.rows
+        return RowsReport(sent.rows, (OutputReport(first, sent.rows),), failures)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from rayorch_prefect.binding.events import PARENT_EVENTS
-from rayorch_prefect.binding.failure_policies import FailurePolicy
+from rayorch_prefect.binding.failure_policies import FailurePolicy, StoppedAtFailure
 from rayorch_prefect.binding.hooks import check_hooks
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import DoesNotFit, StageStartError, UsageError
@@ -38,6 +38,9 @@ _COUNTS = (
 
 # Reasons that stand whenever the same is run again.
 _BY_DECLARATION = (StageStartError.__name__, DoesNotFit.__name__)
+
+# Reasons that stand until the failure that the policy stopped at is seen to.
+_BY_POLICY = StoppedAtFailure.__name__
 
 # What a command for the next run repeats; `limit` and `force` were meant for this one, and a
 # runtime_env may hold what must not be shown.
@@ -183,11 +186,18 @@ def what_next(order: Order, counts: Tally) -> NextStep:
     retry = _again(order, retry_failed=True)
     if counts.broken_off and any(reason.startswith(_BY_DECLARATION) for reason in counts.reasons):
         return NextStep("mend the stage or what it asks for, then run again", again)
+    if counts.broken_off and any(reason.startswith(_BY_POLICY) for reason in counts.reasons):
+        advice = (
+            "see to what stopped the night, or it may stop there again, and run again; published "
+            "sources are skipped"
+        )
+        return NextStep(advice, again)
     if counts.broken_off:
         return NextStep("run the same again, published sources are skipped", again)
     if counts.failed and set(counts.by_kind) == {Kind.UPLOAD_FAILED}:
+        place = f"what {order.upload_task} stores to" if order.upload_task else "the store"
         advice = (
-            "look at the store, then run the same again; sources whose upload failed are computed "
+            f"look at {place}, then run the same again; sources whose upload failed are computed "
             "again, as their values are not kept"
         )
         return NextStep(advice, again)

@@ -58,10 +58,8 @@ def to_state(verdict: Verdict) -> State[Any]:
 def cancelled(counts: Tally, reason: str, what_next: str = "") -> State[Any]:
     """The state of a night or microbatch that was asked to stop, with what it got done."""
     # The state's name says it; a reason that stands in a row does so itself.
-    said = [reason.removeprefix("cancelled: "), str(counts)] + (
-        [f"next: {what_next}"] if what_next else []
-    )
-    return Cancelled(message=". ".join(part.rstrip(".") for part in said) + ".")
+    said = [reason.removeprefix("cancelled: "), str(counts)]
+    return Cancelled(message=_sentences(said, what_next))
 
 
 def _tolerated(counts: Tally, policy: FailurePolicy, night: Totals) -> bool:
@@ -95,6 +93,10 @@ def _message(counts: Tally, tolerated: str, what_next: str) -> str:
         parts.append("first causes: " + " | ".join(counts.causes))
     if counts.reasons:
         parts.append("not processed because: " + " | ".join(counts.reasons))
-    if what_next:
-        parts.append("next: " + what_next)
-    return ". ".join(part.rstrip(".") for part in parts) + "."
+    return _sentences(parts, what_next)
+
+
+def _sentences(parts: list[str], what_next: str) -> str:
+    # It ends with the command and no full stop, which would be pasted with it.
+    said = ". ".join(part.rstrip(".") for part in parts) + "."
+    return f"{said} next: {what_next}" if what_next else said

@@ -24,7 +24,8 @@ class Tally:
     `left_out` counts those of the not processed rows that the user's own limit left out,
     `with_gaps` the published and skipped rows with gaps, `remembered` the failed rows
     that were not run again, `children` the Entities under the published rows. `causes` holds
-    the first causes of failed rows, `reasons` why rows were not processed.
+    some causes of failed rows, the first of each kind and type before any second one, and the
+    gravest kind first; `reasons` why rows were not processed.
     """
 
     published: int = 0
@@ -86,7 +87,7 @@ def tally(rows: Iterable[Row]) -> Tally:
         children=sum(row.children for row in counted if row.outcome is RowOutcome.PUBLISHED),
         by_kind=dict(Counter(row.failure.kind for row in failed if row.failure)),
         by_type=dict(Counter(row.failure.type for row in failed if row.failure)),
-        causes=tuple(_shown(row) for row in failed[:CAUSES_SHOWN]),
+        causes=tuple(_shown(row) for row in _telling(failed)[:CAUSES_SHOWN]),
         reasons=tuple(dict.fromkeys(row.reason for row in counted if row.reason)),
     )
 
@@ -98,6 +99,18 @@ def check_total(counts: Tally, sources: int, where: str) -> None:
             f"{where}: the row outcomes add up to {counts.total}, the sources to {sources} "
             f"({counts}); please report it"
         )
+
+
+def _telling(failed: list[Row]) -> list[Row]:
+    """Failed rows in the order in which their causes tell most; otherwise in their own."""
+    seen: Counter[tuple[Kind, str]] = Counter()
+    ranked: list[tuple[tuple[int, int], Row]] = []
+    for row in failed:
+        assert row.failure is not None
+        alike = row.failure.kind, row.failure.type
+        ranked.append(((seen[alike], row.failure.kind.gravity), row))
+        seen[alike] += 1
+    return [row for _, row in sorted(ranked, key=lambda each: each[0])]
 
 
 def _shown(row: Row) -> str:

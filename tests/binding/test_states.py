@@ -113,7 +113,7 @@ def test_message_tells_counts_causes_and_what_to_run() -> None:
     assert "1 GroupFailure; tolerated: 0" in message
     assert "in/a.pdf: GroupFailure[Broken] in stage Read at page 3/1: it broke" in message
     command = "rayorch-prefect run --program jobs:pdfs --source s3://lake/in/ --destination s3://lake/out/"
-    assert f"{command} --retry-failed." in message
+    assert message.endswith(f" {command} --retry-failed"), "no full stop to be pasted with it"
 
 
 @flow(persist_result=False)
@@ -134,6 +134,13 @@ def test_only_the_first_causes_are_spelt_out() -> None:
     counts = tally(failed(f"{i}.pdf", Kind.RECORD_FAILURE) for i in range(50))
     assert counts.failed == 50
     assert [cause.split(":")[0] for cause in counts.causes] == ["in/0.pdf", "in/1.pdf", "in/2.pdf"]
+
+
+def test_the_gravest_kind_and_each_type_come_before_more_of_the_same() -> None:
+    many = [failed(f"{i}.pdf", Kind.RECORD_FAILURE) for i in range(50)]
+    rows = [*many, failed("odd", Kind.RECORD_FAILURE, "Odd"), failed("bug", Kind.CONTRACT_ERROR)]
+    causes = [cause.split(":")[0] for cause in tally(rows).causes]
+    assert causes == ["in/bug", "in/0.pdf", "in/odd"]
 
 
 def test_failed_state_carries_an_exception() -> None:
@@ -160,6 +167,18 @@ def test_next_after_a_broken_run_needs_no_retry_failed() -> None:
 def test_next_after_a_stage_that_cannot_start_is_to_mend_it() -> None:
     row = replace(stopped("a"), reason="StageStartError: stage Read: no weights")
     assert str(what_next(order(), tally([row]))).startswith("mend the stage")
+
+
+def test_next_after_a_night_that_its_policy_stopped_is_to_see_to_why() -> None:
+    row = replace(stopped("a"), reason="StoppedAtFailure: in/b failed as UploadFailed")
+    assert str(what_next(order(), tally([row]))).startswith("see to what stopped the night")
+
+
+def test_next_after_an_own_upload_task_failed_does_not_blame_the_store() -> None:
+    counts = tally([failed("a", Kind.UPLOAD_FAILED)])
+    assert str(what_next(order(), counts)).startswith("look at the store")
+    own = order(upload_task="my_jobs:deliver")
+    assert str(what_next(own, counts)).startswith("look at what my_jobs:deliver stores to")
 
 
 def test_next_repeats_hooks_that_have_names() -> None:

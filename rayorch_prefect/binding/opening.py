@@ -59,7 +59,7 @@ def order_of(
     UsageError, ServerNotReached, ProgramError for what is no Program.
     """
     asked = {name: value for name, value in settings.items() if value is not None}
-    asked = _bounded({**_settled(asked, own_upload=upload_task is not None), **asked})
+    asked = _bounded({**checked_settings(asked, own_upload=upload_task is not None), **asked})
     asked_as = {
         "source": source,
         "destination": destination,
@@ -93,8 +93,11 @@ def _bounded(asked: dict[str, Any]) -> dict[str, Any]:
     return {**asked, "max_pending_mb": None} if unbounded else asked
 
 
-def _settled(asked: Mapping[str, Any], own_upload: bool) -> dict[str, Any]:
-    """What Prefect's settings say of what is not asked; each is looked at by itself."""
+def checked_settings(asked: Mapping[str, Any], own_upload: bool) -> dict[str, Any]:
+    """What Prefect's settings say of what is not asked; each is looked at by itself.
+
+    Raises UsageError with the setting's name for one that will not do.
+    """
     found = {name: value for name, value in settings_set().items() if name not in asked}
     if own_upload:
         found.pop("upload_group", None)  # a task of one's own gets one parent at a time

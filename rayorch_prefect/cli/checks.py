@@ -6,11 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from rayorch_prefect.errors import RayorchError
+from rayorch_prefect.errors import RayorchError, UsageError
 from rayorch_prefect.execution.cluster import refuse_client, require_answer
 from rayorch_prefect.execution.cluster_look import ClusterLook, look_at_cluster
 from rayorch_prefect.execution.machine import SHARED_MEMORY, Machine
@@ -104,11 +105,12 @@ def shared_memory(machine: Machine) -> Finding:
 
 
 def ray_cluster(start_ray: bool) -> Finding:
-    """The cluster at RAY_ADDRESS; without one, a Ray is started only if that is asked for.
+    """The night's cluster; without one, a Ray is started only if that is asked for.
 
-    Raises UsageError for the address of a Ray client, ClusterError if no cluster answers.
+    Raises UsageError for the address of a Ray client or a block that is none, ClusterError if no
+    cluster answers, ServerNotReached.
     """
-    address = os.environ.get("RAY_ADDRESS")
+    address = _ray_set() or os.environ.get("RAY_ADDRESS")
     if not address and not start_ray:
         said = (
             "RAY_ADDRESS is not set: a Ray that runs on this machine is used, else one is started"
@@ -117,6 +119,20 @@ def ray_cluster(start_ray: bool) -> Finding:
     refuse_client(address)
     require_answer(address)
     return _of_cluster(address or "a Ray of this machine", look_at_cluster(address))
+
+
+def _ray_set() -> str | None:
+    """The address that the setting `ray_address` says, which goes before RAY_ADDRESS."""
+    from rayorch_prefect.binding.block_references import cluster, names_block
+    from rayorch_prefect.binding.settings import settings_set
+    from rayorch_prefect.cli import places
+
+    try:
+        asked = settings_set().get("ray_address")
+    except UsageError:  # the check of the settings says so
+        return None
+    with places.prefect_api() if names_block(asked) else nullcontext():
+        return cluster(asked)[0]
 
 
 def _of_cluster(where: str, found: ClusterLook) -> Finding:
@@ -147,13 +163,14 @@ def prefect_api() -> Finding:
 
 
 def settings() -> Finding:
-    """What Prefect's settings say of ours. Raises UsageError for one that cannot be read."""
-    from rayorch_prefect.binding.settings import settings_set
+    """What Prefect's settings say of ours. Raises UsageError for one that a night would refuse."""
+    from rayorch_prefect.binding.opening import checked_settings
     from rayorch_prefect.binding.unknown_settings import unknown_settings
 
+    known = checked_settings({}, own_upload=False)
     if unknown := unknown_settings():
         return Finding("settings", Mark.WARNING, "; ".join(unknown), "see docs/settings.md")
-    return Finding("settings", Mark.OK, ", ".join(sorted(settings_set())) or "none is set")
+    return Finding("settings", Mark.OK, ", ".join(sorted(known)) or "none is set")
 
 
 def store(features: StoreFeatures) -> Finding:

@@ -61,7 +61,7 @@ def add_doctor(commands: Any) -> None:
         "doctor",
         help="whether a night would find what it needs here, and what to do if not",
         description="One line a check (ok, warning or problem): versions, memory, Ray by "
-        "RAY_ADDRESS, Prefect by PREFECT_API_URL or profile, and the store.",
+        "the setting ray_address or RAY_ADDRESS, Prefect by PREFECT_API_URL or profile, and the store.",
         epilog="Exit status: 0; 1 if there is a problem; 2 for what was asked wrongly.",
     )
     parser.add_argument(

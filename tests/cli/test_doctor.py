@@ -58,6 +58,29 @@ def test_without_a_destination_no_store_is_asked(capsys: pytest.CaptureFixture[s
     assert list(found) == ["versions", "memory", "/dev/shm", "ray", "p", "settings", "store"]
 
 
+@pytest.mark.usefixtures("nowhere")
+@pytest.mark.parametrize(
+    ("name", "value", "check"),
+    [
+        ("upload_workers", "many", "settings"),
+        ("failure_policy", "5pct", "settings"),
+        ("ray_address", "127.0.0.1:1", "ray"),
+    ],
+)
+def test_a_setting_that_a_night_would_refuse_is_a_problem(
+    name: str,
+    value: str,
+    check: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(f"PREFECT_INTEGRATIONS_RAYORCH_{name.upper()}", value)
+    monkeypatch.setenv("PREFECT_INTEGRATIONS_RAYORCH_NO_SUCH_NAME", "1")
+    assert main(["doctor", "--json"]) == 1
+    found = marks(capsys.readouterr().out)
+    assert [each for each, mark in found.items() if mark == "problem"] == [check]
+
+
 def test_what_does_not_answer_is_a_problem(
     bucket: Bucket,
     s3_server: S3Server,

@@ -197,6 +197,12 @@ class Microbatch:
                 failed.append(self._upload_failed(ordinal, taken[ordinal][1], end, failure))
         return _gravest(failed, len(taken)) if failed else stored
 
+    def show_failed(self, ordinal: int) -> None:
+        """Give a row that has failed a task run that says so, where no other does."""
+        row = self.night.rows[self.positions[ordinal]]
+        if row is not None and row.failure and self.failed_runs is not None:
+            self.failed_runs.add(row)
+
     def write_manifest_part(self) -> str:
         """Store the manifest part of these rows; its URI. Raises StoreError."""
         shelf = self.night.shelf
@@ -286,8 +292,7 @@ class Microbatch:
         dropped = parent.outcome is ParentOutcome.DROPPED
         row = self._row(parent, RowOutcome.DROPPED if dropped else RowOutcome.FAILED)
         self._settle(parent.index, row, RowStage.RUNS)
-        if row.failure and self.failed_runs is not None:
-            self.failed_runs.add(row)
+        self.show_failed(parent.index)
         if dropped or (row.failure and row.failure.kind in _RECORDED):
             self._recording.append(asyncio.create_task(self._record(row)))
 

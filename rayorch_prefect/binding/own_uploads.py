@@ -53,17 +53,20 @@ class OwnUploads:
         [(ordinal, (parent, row))] = taken.items()
         night = self._batch.night
         index = self._batch.positions[ordinal]
+        attempts, completed = self._attempts, False
         try:
             await asyncio.to_thread(night.shelf.require_owned)
             whole = WholeParent(parent, index, row.missing, night.order.destination)
             state = await self._state(whole, name)
+            if completed := state.is_completed():
+                attempts = 1  # what fails now is not what its tries were for
             end = await self._end(state, row, night.shelf)
         except Exception as error:
             state = Failed(message=f"{type(error).__name__}: {error}", data=error)
             end = error
-        self._batch.end_uploads(
-            taken, [(ordinal, end)], stage=self._task.name, attempts=self._attempts
-        )
+        self._batch.end_uploads(taken, [(ordinal, end)], stage=self._task.name, attempts=attempts)
+        if completed:
+            self._batch.show_failed(ordinal)
         return state
 
     async def _state(self, whole: WholeParent, name: str) -> State[Any]:

@@ -60,8 +60,8 @@ def add_doctor(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help="whether a night would find what it needs here, and what to do if not",
-        description="One line a check (ok, warning or problem): versions, memory, Ray by "
-        "the setting ray_address or RAY_ADDRESS, Prefect by PREFECT_API_URL or profile, and the store.",
+        description="One line a check (ok, warning or problem): versions, memory, Ray by the "
+        "setting ray_address or RAY_ADDRESS, Prefect by PREFECT_API_URL or profile, and the store.",
         epilog="Exit status: 0; 1 if there is a problem; 2 for what was asked wrongly.",
     )
     parser.add_argument(

@@ -21,6 +21,11 @@ SHOWN = 20
 
 EXIT_OPEN = 1
 
+NOT_LOOKED_AT = (
+    "left    not looked at: what failed as AttemptsExhausted, UploadFailed or ContractError, or was "
+    "not processed, has no entry and runs again; give --source to see it"
+)
+
 
 def status(asked: argparse.Namespace) -> int:
     """Print how the destination stands; 0 if nothing has failed or is left.
@@ -83,6 +88,8 @@ def _failed_lines(found: DestinationStanding) -> list[str]:
 
 
 def _left_lines(found: DestinationStanding) -> list[str]:
+    if found.selection is None:
+        return [NOT_LOOKED_AT]
     lines = [f"left    {key}  {standing}" for key, standing in found.left[:SHOWN]]
     return lines + _more(len(found.left) - len(lines), "left")
 

@@ -111,7 +111,9 @@ def test_nothing_failed_and_nothing_left(
     assert "(nothing recorded)" in capsys.readouterr().out
     record(bucket)
     assert status(bucket, "--source", bucket.source) == 0
+    capsys.readouterr()
     assert status(bucket) == 0
+    assert "has no entry and runs again; give --source to see it" in capsys.readouterr().out
 
 
 def test_places_by_the_names_of_blocks(

@@ -22,8 +22,8 @@ SHOWN = 20
 EXIT_OPEN = 1
 
 NOT_LOOKED_AT = (
-    "left    not looked at: what failed as AttemptsExhausted, UploadFailed or ContractError, or was "
-    "not processed, has no entry and runs again; give --source to see it"
+    "left    not looked at: what failed as AttemptsExhausted, UploadFailed or ContractError, or "
+    "was not processed, has no entry and runs again; give --source to see it"
 )
 
 

@@ -123,7 +123,7 @@ def test_a_failed_run_has_status_1_and_says_what_to_do(
     assert running.returncode == 1, errors
     last = errors.splitlines()[-1]
     assert last.startswith("GroupFailure: 2 sources: 1 published, 1 failed")
-    assert last.endswith("--retry-failed.")
+    assert last.endswith("--retry-failed")
     assert errors.count("said by the hook: in/b.json") == 2
     # Standard output has the one object alone.
     told = json.loads(out)

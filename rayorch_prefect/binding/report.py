@@ -25,6 +25,7 @@ body { font: 15px/1.5 Helvetica, Arial, sans-serif; margin: 2em auto; max-width:
 table { border-collapse: collapse; margin: 1em 0 }
 th, td { text-align: left; padding: .2em .8em; border-bottom: 1px solid #ddd; vertical-align: top }
 td { overflow-wrap: anywhere }
+.failed td:nth-child(1), .failed td:nth-child(6) { min-width: 10em }
 pre { background: #f3f3f3; padding: .8em; white-space: pre-wrap; overflow-wrap: anywhere }
 svg { max-width: 100%; height: auto }
 """
@@ -51,7 +52,7 @@ def report_html(
         f"<p>{summary.counts.total} sources in {duration(summary.seconds)}</p>",
         _table(*outcome_table(summary.counts)),
         f"<p>{escape(failure_text(summary.counts))}</p>",
-        *_listed("First causes", map(shown, summary.counts.causes)),
+        *_listed("First causes", map(shown, summary.counts.causes), summary.counts.failed),
         *_listed("Not processed because", map(shown, summary.counts.reasons)),
         *_next(summary, shown),
         "<h2>Timeline</h2>",
@@ -77,8 +78,11 @@ def _page(title: str, body: str) -> str:
     )
 
 
-def _listed(title: str, texts: Iterable[str]) -> list[str]:
-    items = "\n".join(f"<li>{escape(text)}</li>" for text in texts)
+def _listed(title: str, texts: Iterable[str], in_all: int = 0) -> list[str]:
+    listed = list(texts)
+    if 0 < len(listed) < in_all:
+        listed.append(f"and {in_all - len(listed)} more")
+    items = "\n".join(f"<li>{escape(text)}</li>" for text in listed)
     return [f"<h2>{title}</h2>\n<ul>\n{items}\n</ul>"] if items else []
 
 
@@ -102,15 +106,15 @@ def _failed(lines: Sequence[dict[str, Any]], in_all: int) -> list[str]:
     left_out = in_all - len(lines)
     more = f"<p>and {left_out} more, in the manifest</p>" if left_out > 0 else ""
     cells = (["" if cell is None else cell for cell in line.values()] for line in lines)
-    return ["<h2>Failed sources</h2>", _table(list(lines[0]), cells), more]
+    return ["<h2>Failed sources</h2>", _table(list(lines[0]), cells, "failed"), more]
 
 
-def _table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+def _table(head: Sequence[str], lines: Iterable[Sequence[object]], name: str = "plain") -> str:
     rows = [f"<tr>{_cells(line)}</tr>" for line in lines]
     if not rows:
         return ""
-    heads = "".join(f"<th>{escape(name)}</th>" for name in head)
-    return f"<table>\n<tr>{heads}</tr>\n" + "\n".join(rows) + "\n</table>"
+    heads = "".join(f"<th>{escape(each)}</th>" for each in head)
+    return f"<table class='{name}'>\n<tr>{heads}</tr>\n" + "\n".join(rows) + "\n</table>"
 
 
 def _cells(line: Sequence[object]) -> str:

@@ -57,11 +57,13 @@ class StageWatch:
         if metrics is None:
             return self.last or Look(at)
         before = self.last
+        # What came back since the last look did so between the two.
+        between = (before.at + at) / 2 if before else at
         waited = before.waited if before else (0,) * len(metrics.calls)
         for i, call in enumerate(metrics.calls):
             busy = call.busy_s - (before.calls[i].busy_s if before else 0.0)
             if busy or call.in_flight:
-                self._timeline.add(busy_series(call.stage), at, busy)
+                self._timeline.add(busy_series(call.stage), between, busy)
         self.last = Look(
             at,
             metrics.calls,

@@ -64,7 +64,9 @@ def _uploads(timeline: Timeline) -> tuple[list[float], tuple[int, int] | None]:
     # Under way in a bucket: begun by its end, and not ended before it.
     under_way = [max(0.0, a - b) for a, b in zip(begun, ended, strict=False)]
     most = max(under_way, default=0.0)
-    return [each / most if most else 0.0 for each in under_way], timeline.window(UPLOADS_ENDED)
+    windows = [each for name in (UPLOADS_BEGUN, UPLOADS_ENDED) if (each := timeline.window(name))]
+    window = (min(a for a, _ in windows), max(b for _, b in windows)) if windows else None
+    return [each / most if most else 0.0 for each in under_way], window
 
 
 def _lane(

@@ -91,6 +91,25 @@ def test_figures_are_what_happened_between_two_looks() -> None:
     assert (whole.rows, whole.busy_share) == (64, 8.0 / 40.0)
 
 
+def test_the_timeline_has_what_stages_did_where_they_did_it() -> None:
+    timeline = Timeline(0.0)
+    watch = StageWatch(timeline)
+    watch.look(metrics(call(busy_s=0.0, batches=0)), at=10.1)
+    watch.look(metrics(call(busy_s=1.0, batches=2)), at=11.1)
+    assert timeline.series("busy Work") == [0.0] * 10 + [1.0, 0.0]
+
+
+def test_the_lane_of_uploads_begins_with_the_first_that_began() -> None:
+    timeline = Timeline(0.0, buckets=10)
+    timeline.reach(9.0)
+    timeline.add(UPLOADS_BEGUN, 2.0)
+    timeline.add(UPLOADS_ENDED, 7.0)
+    root = ElementTree.fromstring(svg(timeline_picture(timeline, {}, 1)))
+    [window, *_] = root.iter("{http://www.w3.org/2000/svg}polygon")
+    left, right = (float(p.split(",")[0]) for p in window.attrib["points"].split()[:2])
+    assert (left, right) == (170.0 + 770.0 * 0.2, 170.0 + 770.0 * 0.8)
+
+
 def test_the_summary_says_nothing_in_markdown_that_a_cause_said() -> None:
     text = summary_markdown(
         Summary("p", "RecordFailure", counted(), 3.0, (WORK,), "then", "run `it`", {"m": "s3://b"})
@@ -145,6 +164,7 @@ def test_the_report_needs_nothing_from_elsewhere_and_runs_nothing() -> None:
     assert not [attrs for _, attrs in tags.seen if {"src", "href", "onload"} & set(attrs)]
     assert tags.text.count(EVIL) >= 10
     assert "and 3 more, in the manifest" in tags.text
+    assert "and 3 more\n" in tags.text, "of the first causes"
 
 
 def test_the_picture_shows_stages_uploads_and_parents_where_they_were() -> None:

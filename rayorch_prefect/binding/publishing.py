@@ -10,7 +10,9 @@ from datetime import datetime, timedelta
 
 from rayorch_prefect.binding.rows import Row, entry_of_row
 from rayorch_prefect.errors import LeaseLost, ProgramError, StoreError
+from rayorch_prefect.execution.plain_text import LONGEST_MESSAGE, plain_text
 from rayorch_prefect.model.outcomes import Failure, Kind
+from rayorch_prefect.replay.redaction import redaction
 from rayorch_prefect.storage import (
     PLAIN,
     Artifact,
@@ -141,10 +143,11 @@ def upload_failure(
     """Why a parent's upload failed for good; a value of the wrong sort is the program's defect."""
     error = plain(raised)
     of_program = isinstance(error, ProgramError)
+    message = plain_text(str(error), LONGEST_MESSAGE, redaction())
     return Failure(
         kind=Kind.CONTRACT_ERROR if of_program else Kind.UPLOAD_FAILED,
         type=type(error).__name__,
-        message=f"{error}; tried {attempts} times" if attempts > 1 else str(error),
+        message=f"{message}; tried {attempts} times" if attempts > 1 else message,
         stage=stage,
         domain=domain,
         attempts=attempts,

@@ -19,6 +19,7 @@ from typing import Any
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.execution.departure import Departures
 from rayorch_prefect.execution.messages import Line, LinesTaken
+from rayorch_prefect.execution.plain_text import MOST_READ, plain_text
 from rayorch_prefect.execution.whereabouts import here
 from rayorch_prefect.replay.redaction import redaction
 
@@ -32,8 +33,6 @@ LEVELS = ("DEBUG", "INFO", WARNING, "ERROR", "CRITICAL", OFF)
 WHOLE_WORKER = -1
 """The batch of a line that belongs to none, and the row of one that belongs to no single row."""
 
-# Longer texts are cut before they are searched for secrets.
-_MOST_READ = 20_000
 # A line that is taken at once leaves within a millisecond or two where the machine is not full.
 _LEAVES_S = 0.1
 _CUT = " … "
@@ -154,7 +153,7 @@ class LogLines(logging.Handler):
             self._leaving.release()
 
     def _shortened(self, text: str) -> str:
-        text = self._redact(text[:_MOST_READ])
+        text = plain_text(text, MOST_READ, self._redact)
         if len(text) <= LONGEST_LINE:
             return text
         # A traceback says at its end what was raised.

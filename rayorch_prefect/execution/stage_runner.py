@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,14 @@ from rayorch_prefect.execution.backend_failures import is_backend_failure
 from rayorch_prefect.execution.bars import Gate
 from rayorch_prefect.execution.memory import MemoryLimit
 from rayorch_prefect.execution.messages import CallContract
+from rayorch_prefect.execution.plain_text import LONGEST_MESSAGE, plain_text
 from rayorch_prefect.model.failures import GroupFailure, TypedFailure
 from rayorch_prefect.model.outcomes import Kind
 from rayorch_prefect.model.reports import AttemptFailed, ContractBreach, RowFailure, Shape
 from rayorch_prefect.program.targets import StageTarget
+from rayorch_prefect.replay.redaction import redaction
 
-LONGEST_MESSAGE = 2000
+LONGEST_TYPE = 100
 
 # What user code may raise without ending its worker.
 FAULTS = (Exception, SystemExit, asyncio.CancelledError)
@@ -437,12 +439,23 @@ def _boolean(value: Any, row: int) -> int:
 
 def typed(failure: TypedFailure) -> RowFailure:
     """A typed failure as plain data."""
-    return RowFailure(Kind(failure.kind), failure.type, failure.message[:LONGEST_MESSAGE])
+    named, message = str(failure.type), str(failure.message)
+    return RowFailure(Kind(failure.kind), _plain(named, LONGEST_TYPE), _plain(message))
 
 
 def short(error: BaseException) -> str:
     """An error's message, bounded; of a full disk also where it is and what to do."""
-    return full_disk.explained(error)[:LONGEST_MESSAGE]
+    return _plain(full_disk.explained(error))
+
+
+def _plain(text: str, most: int = LONGEST_MESSAGE) -> str:
+    return plain_text(text, most, _redaction())
+
+
+@cache
+def _redaction() -> Callable[[str], str]:
+    """Of this process: its driver does not know the secrets of a worker's own environment."""
+    return redaction()
 
 
 def describe(value: Any) -> str:

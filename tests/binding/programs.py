@@ -61,6 +61,11 @@ def unreachable(child: dict[str, Any]) -> str:
     raise ConnectionRefusedError("port 8000")
 
 
+def tells(source: Any) -> str:
+    """Fails with the text that the object holds."""
+    raise OSError(json.loads(source.read())["text"])
+
+
 class Join:
     def __call__(self, texts: Any) -> dict[str, Any]:
         return {".txt": ",".join(texts), ".json": {"missing": list(texts.missing)}}
@@ -132,6 +137,11 @@ def greedy(source: Any) -> Any:
     children = F.expand(SPLIT()(source), domain="child")
     work = stage(Work, rowwise=True, num_cpus=512)()(children)
     return stage(Join, rowwise=True)()(F.reduce(work))
+
+
+@program
+def telling(source: Any) -> Any:
+    return stage(tells, retry_budget=1)(source)
 
 
 @program

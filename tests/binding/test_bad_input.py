@@ -187,6 +187,26 @@ async def test_sources_that_vanish_change_or_are_empty_fail_alone(
     assert outputs == ["out/in/good.pdf.json", "out/in/good.pdf.md"]
 
 
+@on_moto
+async def test_errors_with_texts_that_not_every_place_takes(
+    bucket: Bucket, run_nightly: RunNightly
+) -> None:
+    """As names of files that are no UTF-8 (of os.fsdecode), or what a tool printed."""
+    bucket.put_sources(a={"text": "no file caf\udce9.pdf"}, b={"text": "\x1b[31mno\x00"})
+
+    ended = await run_nightly("tests.binding.programs:telling")
+
+    assert (ended.state.name, ended.state.is_failed()) == ("AttemptsExhausted", True)
+    assert "no file caf\\udce9.pdf" in ended.message
+    assert "\\x1b[31mno\\x00" in ended.message
+    causes = read_manifest(ended.night.manifest).column("cause").to_pylist()
+    assert [str(cause).rpartition(": ")[2] for cause in causes] == [
+        "no file caf\\udce9.pdf",
+        "\\x1b[31mno\\x00",
+    ]
+    assert ended.night.report
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from rayorch_prefect import (
     stage,
 )
 from rayorch_prefect.errors import ParentNotCompleted
+from rayorch_prefect.execution import stage_runner
 from tests.execution.conftest import Notes
 
 Runs = Callable[[Program, Iterable[Any]], dict[int, Parent]]
@@ -42,6 +44,42 @@ def run(request: pytest.FixtureRequest) -> Iterator[Runs]:
     yield on_ray
     for engine in left:
         engine.__exit__(None, None, None)
+
+
+SECRET = "ocr-key-0123456789"
+SAID = {
+    "typed": ("Odd\udcff", f"{'x' * 1990} {SECRET}"),
+    "raised": ("OSError", f"no file \udce9\x00 {SECRET}"),
+    "long": ("T" * 5000, "x" * 1_000_000),
+}
+
+
+class Telling:
+    """Its worker alone has the secret, as when a stage reads it from a file."""
+
+    def __init__(self) -> None:
+        os.environ["OCR_API_KEY"] = SECRET
+
+    def __call__(self, row: str) -> str:
+        named, message = SAID[row]
+        raise OSError(message) if row == "raised" else RecordFailure(named, message)
+
+
+@program
+def telling(row: Any) -> Any:
+    return stage(Telling, rowwise=True, retry_budget=1)()(row)
+
+
+def test_what_a_failure_says_is_short_writable_and_without_secrets(
+    run: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCR_API_KEY", "")  # so that it ends with the test, in this process too
+    stage_runner._redaction.cache_clear()
+    causes = [parent.cause for _, parent in sorted(run(telling, list(SAID)).items())]
+    typed, raised, long = [(cause.type, cause.message) for cause in causes if cause]
+    assert typed == ("Odd\\udcff", "x" * 1990 + " ***")
+    assert raised == ("OSError", "no file \\udce9\\x00 ***")
+    assert (len(long[0]), len(long[1])) == (100, 2000)
 
 
 class Encrypted(RecordFailure):

@@ -240,10 +240,7 @@ class Microbatch:
 
     def leave_unprocessed(self, reason: str) -> None:
         """Settle every row that is still open as not processed."""
-        for position in self.positions:
-            if self.night.rows[position] is None:
-                source = self.night.sources[position]
-                self.night.rows[position] = not_processed(source, reason)
+        self.night.leave_unprocessed(self.positions, reason)
 
     def _submitted_by(self, submit: Submit) -> Callable[[list[int]], Upload]:
         def submitted(ordinals: list[int]) -> Upload:
@@ -318,7 +315,7 @@ class Microbatch:
         self, ordinal: int, row: Row, error: Exception, failure: Failure
     ) -> State[Any]:
         if self.stop.reason or isinstance(error, (EngineClosed, CancelledError)) or is_lost(error):
-            reason = f"{self.stop.reason or plain(error)}; its upload was cut off"
+            reason = self.night.told(f"{self.stop.reason or plain(error)}; its upload was cut off")
             self._settle(ordinal, not_processed(row.source, reason))
             ended = Cancelled if self.stop.reason else Failed
             return ended(message=reason, data=error)
@@ -330,7 +327,8 @@ class Microbatch:
         if self.stop.reason:
             return
         message = f"the upload's task run ended as {state.name}: {state.message}"
-        failure = upload_failure(InternalError(message), self.night.root_domain, 1)
+        error = InternalError(message)
+        failure = self.night.redacted(upload_failure(error, self.night.root_domain, 1))
         for ordinal in ordinals:
             position = self.positions[ordinal]
             if self.night.rows[position] is None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -40,6 +40,7 @@ from rayorch_prefect.errors import EngineClosed, LeaseLost, RayorchError, StoreE
 from rayorch_prefect.execution.cluster import own_sigterm
 from rayorch_prefect.execution.engine import Engine
 from rayorch_prefect.execution.metrics import EngineMetrics
+from rayorch_prefect.execution.plain_text import writable
 from rayorch_prefect.model.outcomes import Failure
 from rayorch_prefect.program import Program
 from rayorch_prefect.replay.recorder import new_file
@@ -327,7 +328,7 @@ class Night:
 
     def broke(self, error: RayorchError) -> None:
         """Remember why the night cannot go on; the first reason stands."""
-        self.reason = self.reason or f"{type(error).__name__}: {error}"
+        self.reason = self.reason or self.told(f"{type(error).__name__}: {error}")
 
     def write_last_part(self) -> str:
         """Store a manifest part with every row that no microbatch wrote; the manifest's URI.
@@ -340,8 +341,7 @@ class Night:
         written = {position for batch in batches for position in batch.positions}
         parts = {0, *(batch.part for batch in batches)}
         empty_other_parts(self.order.destination, self.shelf.program, self.id, parts)
-        rest = [row for i, row in enumerate(self.rows) if row and i not in written]
-        rows = [manifest_row(row) for row in rest]
+        rows = [manifest_row(row) for i, row in enumerate(self.rows) if row and i not in written]
         write_part(rows, self.order.destination, self.shelf.program, self.id, part=0)
         return self.manifest
 
@@ -372,23 +372,38 @@ class Night:
         return what_next(self.order, counts)
 
     def redacted(self, failure: Failure) -> Failure:
-        """The same failure without the secrets of this process in its message."""
-        return replace(failure, message=self._redact(failure.message))
+        """The same failure without the secrets of this process, in texts that can be written."""
+        return replace(failure, type=self.told(failure.type), message=self.told(failure.message))
+
+    def told(self, text: str) -> str:
+        """The same text, as it may be shown and can be written."""
+        return writable(self._redact(text))
 
     def settle(self, position: int, row: Row, stage: RowStage) -> None:
         """Say what became of a source that was run, from this stage; called from any thread.
 
         Only the first time counts: an upload may end after its microbatch has given it up.
         """
-        if self.rows[position] is None:
-            self.rows[position] = row
+        if self._is_first(position, row):
             self.control.settled(row, stage is RowStage.WHOLE)
-            with self._counting:
-                self._failed_now += row.outcome is RowOutcome.FAILED
             if row.outcome in (RowOutcome.PUBLISHED, RowOutcome.FAILED):
                 self.control.tell(parent_end(self.shelf.program, str(self.order.destination), row))
             if row.failure is not None and self.failure_policy.stops_at(row.failure):
                 self._stop_at(row)
+
+    def leave_unprocessed(self, positions: Iterable[int], reason: str) -> None:
+        """Settle those of the sources that are still open as not processed."""
+        told = self.told(reason)
+        for position in positions:
+            self._is_first(position, not_processed(self.sources[position], told))
+
+    def _is_first(self, position: int, row: Row) -> bool:
+        # An upload's thread may settle a row in the moment in which the loop gives it up.
+        with self._counting:
+            if first := self.rows[position] is None:
+                self.rows[position] = row
+                self._failed_now += row.outcome is RowOutcome.FAILED
+            return first
 
     def _stop_at(self, row: Row) -> None:
         policy = self.failure_policy.text
@@ -401,9 +416,8 @@ class Night:
 
     def totals(self) -> Totals:
         """What a failure policy looks at, so far; the sources are all that the night will have."""
-        # Counted as they come: a tally of all rows at the end of each microbatch would add up.
-        failed = self._failed_before + self._failed_now
-        return Totals(len(self.sources), failed, self._to_run, self._failed_now)
+        now = self._failed_now  # a tally of all rows at the end of each microbatch would add up
+        return Totals(len(self.sources), self._failed_before + now, self._to_run, now)
 
     def state(self) -> State[Any]:
         """The night's state, from the counts. Raises InternalError if they do not add up."""
@@ -457,10 +471,7 @@ class Night:
 
     def settle_open_rows(self) -> None:
         """Every source that is still open was not processed."""
-        reason = self.reason or _UNKNOWN_REASON
-        for position, row in enumerate(self.rows):
-            if row is None:
-                self.rows[position] = not_processed(self.sources[position], reason)
+        self.leave_unprocessed(range(len(self.rows)), self.reason or _UNKNOWN_REASON)
 
 
 async def _entered(engine: Engine) -> None:

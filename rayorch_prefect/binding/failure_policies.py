@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 
 from rayorch_prefect.binding.tallies import Tally
 from rayorch_prefect.errors import RayorchError, UsageError
@@ -43,7 +44,7 @@ class Totals:
     @classmethod
     def of(cls, counts: Tally) -> Totals:
         """Those of a night that has ended."""
-        run = counts.total - counts.skipped - counts.remembered - counts.left_out
+        run = counts.total - counts.skipped - counts.counted_again - counts.left_out
         return cls(counts.total, counts.failed, run, counts.failed - counts.remembered)
 
 
@@ -54,7 +55,7 @@ class FailurePolicy:
 
     text: str = "0"
     count: int = 0
-    share: float | None = None
+    share: Fraction | None = None
     stops: frozenset[str] = frozenset()
 
     @classmethod
@@ -143,10 +144,12 @@ def _meant(missed: list[str], types: list[str]) -> str:
     return f". Did you mean {' or '.join(by_lower[each] for each in near)}?" if near else ""
 
 
-def _share(asked: int | str, percent: str) -> float:
-    if float(percent) > 100:
+def _share(asked: int | str, percent: str) -> Fraction:
+    # As floats 29 % of 100 would be a little less than 29.
+    share = Fraction(percent) / 100
+    if share > 1:
         raise _refused(asked)
-    return float(percent) / 100
+    return share
 
 
 def _refused(asked: int | str) -> UsageError:

@@ -42,6 +42,8 @@ _BY_DECLARATION = (StageStartError.__name__, DoesNotFit.__name__)
 # Reasons that stand until the failure that the policy stopped at is seen to.
 _BY_POLICY = StoppedAtFailure.__name__
 
+_MOST_KEYS = 50
+
 # What a command for the next run repeats; `limit` and `force` were meant for this one, and a
 # runtime_env may hold what must not be shown.
 _SAID_AGAIN = (
@@ -211,18 +213,26 @@ def what_next(order: Order, counts: Tally) -> NextStep:
 
 def _again(order: Order, retry_failed: bool) -> str:
     named = all(isinstance(hook, str) for hook in order.hooks.values())
-    if not order.program or order.upload_task == "" or not named:
+    # A command of thousands of keys is none to copy; whoever named them can again.
+    unsaid = order.upload_task == "" or not named or len(order.only) > _MOST_KEYS
+    if not order.program or unsaid:
         return "this flow" + (" with retry_failed=True" if retry_failed else "")
     words = ["rayorch-prefect", "run", "--program", order.program]
     for name in ("source", "destination"):
-        words += [f"--{name}", order.asked_as.get(name) or str(getattr(order, name))]
+        words += _option(name, order.asked_as.get(name) or str(getattr(order, name)))
     for setting in fields(order):
         value = getattr(order, setting.name)
         if setting.name in _SAID_AGAIN and value != setting.default:
             said = order.asked_as.get(setting.name) or str(value)
-            words += ["--" + setting.name.replace("_", "-"), said]
+            words += _option(setting.name, said)
     for name, hook in order.hooks.items():
-        words += ["--hook", f"{name}={hook}"]
+        words += _option("hook", f"{name}={hook}")
     for key in order.only:
-        words += ["--only", key]
+        words += _option("only", key)
     return shlex.join(words + (["--retry-failed"] if retry_failed else []))
+
+
+def _option(name: str, value: str) -> list[str]:
+    option = "--" + name.replace("_", "-")
+    # Apart from its option, a value that begins with a dash is read as another option.
+    return [f"{option}={value}"] if value.startswith("-") else [option, value]

@@ -16,6 +16,7 @@ from rayorch_prefect.binding.summary_page import (
     stage_lines,
     stage_note,
 )
+from rayorch_prefect.binding.tallies import first_reasons
 from rayorch_prefect.binding.texts import shown_texts
 from rayorch_prefect.simulation.picture import Picture, svg
 
@@ -53,7 +54,7 @@ def report_html(
         _table(*outcome_table(summary.counts)),
         f"<p>{escape(failure_text(summary.counts))}</p>",
         *_listed("First causes", map(shown, summary.counts.causes), summary.counts.failed),
-        *_listed("Not processed because", map(shown, summary.counts.reasons)),
+        *_listed("Not processed because", map(shown, first_reasons(summary.counts.reasons))),
         *_next(summary, shown),
         "<h2>Timeline</h2>",
         svg(picture),

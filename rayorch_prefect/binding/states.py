@@ -9,7 +9,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from rayorch_prefect.binding.failure_policies import FailurePolicy, Totals
-from rayorch_prefect.binding.tallies import Tally
+from rayorch_prefect.binding.tallies import Tally, first_reasons
 from rayorch_prefect.errors import RayorchError
 from rayorch_prefect.model.outcomes import Kind
 
@@ -92,7 +92,7 @@ def _message(counts: Tally, tolerated: str, what_next: str) -> str:
     if counts.causes:
         parts.append("first causes: " + " | ".join(counts.causes))
     if counts.reasons:
-        parts.append("not processed because: " + " | ".join(counts.reasons))
+        parts.append("not processed because: " + " | ".join(first_reasons(counts.reasons)))
     return _sentences(parts, what_next)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rayorch_prefect.binding.stage_watch import StageFigures, busiest
-from rayorch_prefect.binding.tallies import Tally
+from rayorch_prefect.binding.tallies import Tally, first_reasons
 from rayorch_prefect.binding.texts import code_block, markdown, markdown_table, shown_texts
 
 _TYPES_SHOWN = 10
@@ -44,7 +44,7 @@ def summary_markdown(summary: Summary) -> str:
         markdown(failure_text(counts)),
     ]
     parts += _listed("First causes", map(shown, counts.causes), counts.failed)
-    parts += _listed("Not processed because", map(shown, counts.reasons), len(counts.reasons))
+    parts += _listed("Not processed because", map(shown, first_reasons(counts.reasons)), 0)
     parts += _next(summary.advice, summary.command)
     parts += _stages(summary.stages)
     places = (summary.places or {}).items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rayorch_prefect.binding.rows import Row
@@ -15,6 +15,8 @@ CAUSES_SHOWN = 3
 """How many causes a state's message spells out; the table artifact has the rest."""
 
 _CAUSE_LENGTH = 300
+_KEY_LENGTH = 120
+_REASON_LENGTH = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +25,9 @@ class Tally:
 
     `left_out` counts those of the not processed rows that the user's own limit left out,
     `with_gaps` the published and skipped rows with gaps, `remembered` the failed rows
-    that were not run again, `children` the Entities under the published rows. `causes` holds
-    some causes of failed rows, the first of each kind and type before any second one, and the
-    gravest kind first; `reasons` why rows were not processed.
+    that were not run again, `dropped_before` the dropped ones, `children` the Entities under the
+    published rows. `causes` holds some causes of failed rows, the first of each kind and type
+    before any second one, and the gravest kind first; `reasons` why rows were not processed.
     """
 
     published: int = 0
@@ -36,6 +38,7 @@ class Tally:
     left_out: int = 0
     with_gaps: int = 0
     remembered: int = 0
+    dropped_before: int = 0
     children: int = 0
     by_kind: Mapping[Kind, int] = field(default_factory=dict)
     by_type: Mapping[str, int] = field(default_factory=dict)
@@ -45,6 +48,11 @@ class Tally:
     @property
     def total(self) -> int:
         return self.published + self.failed + self.dropped + self.skipped + self.not_processed
+
+    @property
+    def counted_again(self) -> int:
+        """The rows that the ledger settles as failed or dropped: they did not run."""
+        return self.remembered + self.dropped_before
 
     @property
     def broken_off(self) -> int:
@@ -84,12 +92,20 @@ def tally(rows: Iterable[Row]) -> Tally:
         left_out=sum(row.left_out for row in counted),
         with_gaps=sum(bool(row.missing) for row in counted),
         remembered=sum(row.remembered for row in failed),
+        dropped_before=sum(row.remembered for row in counted if row.outcome is RowOutcome.DROPPED),
         children=sum(row.children for row in counted if row.outcome is RowOutcome.PUBLISHED),
         by_kind=dict(Counter(row.failure.kind for row in failed if row.failure)),
         by_type=dict(Counter(row.failure.type for row in failed if row.failure)),
         causes=tuple(_shown(row) for row in _telling(failed)[:CAUSES_SHOWN]),
         reasons=tuple(dict.fromkeys(row.reason for row in counted if row.reason)),
     )
+
+
+def first_reasons(reasons: Sequence[str]) -> list[str]:
+    """The first reasons, and how many more there are: each microbatch may have one of its own."""
+    more = len(reasons) - CAUSES_SHOWN
+    shown = [_cut(reason, _REASON_LENGTH) for reason in reasons[:CAUSES_SHOWN]]
+    return [*shown, f"{more} more reasons, in the manifest"] if more > 0 else shown
 
 
 def check_total(counts: Tally, sources: int, where: str) -> None:
@@ -114,5 +130,11 @@ def _telling(failed: list[Row]) -> list[Row]:
 
 
 def _shown(row: Row) -> str:
-    text = f"{row.source.key}: {row.cause}"
-    return text if len(text) <= _CAUSE_LENGTH else text[: _CAUSE_LENGTH - 1] + "…"
+    key = row.source.key
+    # Keys differ at their ends, and a long one must leave room for the cause.
+    named = key if len(key) <= _KEY_LENGTH else "…" + key[1 - _KEY_LENGTH :]
+    return _cut(f"{named}: {row.cause}", _CAUSE_LENGTH)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
+
 import pytest
 
 from rayorch_prefect.binding.failure_policies import FailurePolicy, Totals
 from rayorch_prefect.binding.states import judge
-from rayorch_prefect.binding.tallies import Tally
+from rayorch_prefect.binding.tallies import Tally, tally
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.model.outcomes import Failure, Kind
+from tests.binding.test_states import dropped, failed
 
 UPLOAD = Failure(Kind.UPLOAD_FAILED, "StoreError", "m", "upload", "source")
 GROUP = Failure(Kind.GROUP_FAILURE, "Encrypted", "m", "Read", "page")
@@ -19,15 +23,20 @@ GROUP = Failure(Kind.GROUP_FAILURE, "Encrypted", "m", "Read", "page")
     [
         (3, 3, None, set()),
         ("3", 3, None, set()),
-        (" 5 %", 0, 0.05, set()),
-        ("0.5%", 0, 0.005, set()),
+        (" 5 %", 0, Fraction(1, 20), set()),
+        ("0.5%", 0, Fraction(1, 200), set()),
         ("fail-fast", 0, None, {"any"}),
         ("stop=uploadfailed", 0, None, {"UploadFailed"}),
-        ("5%, stop=UploadFailed, stop=Encrypted", 0, 0.05, {"UploadFailed", "Encrypted"}),
+        (
+            "5%, stop=UploadFailed, stop=Encrypted",
+            0,
+            Fraction(1, 20),
+            {"UploadFailed", "Encrypted"},
+        ),
     ],
 )
 def test_what_is_asked_is_read(
-    asked: int | str, count: int, share: float | None, stops: set[str]
+    asked: int | str, count: int, share: Fraction | None, stops: set[str]
 ) -> None:
     policy = FailurePolicy.parse(asked)
     assert (policy.count, policy.share, set(policy.stops)) == (count, share, stops)
@@ -99,6 +108,12 @@ def test_the_state_says_of_what_a_share_is() -> None:
         ("2", Totals(10, 3, 10, 3), False),
         ("5%", Totals(100, 5, 100, 5), True),
         ("5%", Totals(100, 6, 100, 6), False),
+        # As floats 29 % of 100 are less than 29.
+        ("29%", Totals(100, 29, 100, 29), True),
+        ("29%", Totals(100, 30, 100, 30), False),
+        ("0.0001%", Totals(1_000_000, 1, 1_000_000, 1), True),
+        ("0%", Totals(0, 0, 0, 0), True),
+        ("100%", Totals(3, 3, 3, 3), True),
         # Few new sources that all fail are no good night among many published ones.
         ("5%", Totals(1000, 3, 3, 3), False),
         # What failed before counts among all, not among what ran.
@@ -113,6 +128,14 @@ def test_tolerance_is_of_the_whole_night(asked: str, totals: Totals, tolerated: 
 def test_the_totals_of_a_night_tell_what_ran() -> None:
     counts = Tally(published=4, failed=3, skipped=10, not_processed=2, left_out=2, remembered=1)
     assert Totals.of(counts) == Totals(sources=19, failed=3, run=6, failed_now=2)
+
+
+def test_what_was_dropped_before_did_not_run() -> None:
+    before = replace(dropped("before"), remembered=True)
+    rows = [*[before] * 100, *(failed(f"f{i}", Kind.RECORD_FAILURE) for i in range(10))]
+    totals = Totals.of(tally(rows))
+    assert totals == Totals(sources=110, failed=10, run=10, failed_now=10)
+    assert not FailurePolicy.parse("10%").tolerates(totals)
 
 
 def test_a_part_is_judged_by_its_night() -> None:

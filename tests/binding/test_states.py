@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from rayorch_prefect.binding.prefect_server import PrefectServer
 from rayorch_prefect.binding.rows import Row, entry_of_row, left_out, manifest_row, row_of_entry
 from rayorch_prefect.binding.states import RowsFailed, judge, to_state
 from rayorch_prefect.binding.tallies import Tally, check_total, tally
+from rayorch_prefect.cli.main import _parser
 from rayorch_prefect.errors import InternalError, UsageError
 from rayorch_prefect.model.outcomes import Failure, Kind
 from rayorch_prefect.storage import RowOutcome, S3Location, Source
@@ -31,6 +33,10 @@ def failure(kind: Kind, type: str = "Broken") -> Failure:
 
 def published(name: str, missing: tuple[str, ...] = ()) -> Row:
     return Row(source(name), RowOutcome.PUBLISHED, missing=missing, children=3, attempts=1)
+
+
+def dropped(name: str) -> Row:
+    return Row(source(name), RowOutcome.DROPPED, attempts=1)
 
 
 def failed(name: str, kind: Kind, type: str = "Broken") -> Row:
@@ -143,6 +149,21 @@ def test_the_gravest_kind_and_each_type_come_before_more_of_the_same() -> None:
     assert causes == ["in/bug", "in/0.pdf", "in/odd"]
 
 
+def test_a_long_key_leaves_room_for_the_cause() -> None:
+    [cause] = tally([failed("k" * 1000 + "/end.pdf", Kind.GROUP_FAILURE)]).causes
+    assert cause.startswith("…k")
+    assert "k/end.pdf: GroupFailure[Broken] in stage Read at page 3/1: it broke" in cause
+
+
+def test_only_the_first_reasons_are_spelt_out() -> None:
+    rows = [replace(stopped(str(i)), reason=f"microbatch {i}: {'x' * 9000}") for i in range(500)]
+    message = judge(tally(rows)).message
+    assert "microbatch 2: x" in message
+    assert "microbatch 3: x" not in message
+    assert "497 more reasons, in the manifest" in message
+    assert len(message) < 8000
+
+
 def test_failed_state_carries_an_exception() -> None:
     state = to_state(judge(tally([failed("a", Kind.RECORD_FAILURE)])))
     assert (state.type, state.name) == (StateType.FAILED, "RecordFailure")
@@ -195,6 +216,17 @@ def test_next_repeats_hooks_that_have_names() -> None:
 def test_next_quotes_for_the_shell() -> None:
     spaced = Order("jobs:pdfs", S3Location("lake", "in put/"), S3Location("lake", "out/"))
     assert "--source 's3://lake/in put/'" in str(what_next(spaced, tally([stopped("a")])))
+
+
+def test_next_says_keys_that_look_like_options_so_that_they_are_read_as_keys() -> None:
+    command = what_next(order(only=("-a.pdf", "b.pdf")), tally([stopped("-a.pdf")])).command
+    _, *words = shlex.split(command)
+    assert _parser()[0].parse_args(words).only == ["-a.pdf", "b.pdf"]
+
+
+def test_next_does_not_spell_out_thousands_of_keys() -> None:
+    keys = tuple(f"in/{i}.pdf" for i in range(5000))
+    assert what_next(order(only=keys), tally([stopped("a")])).command == "this flow"
 
 
 def test_next_repeats_what_was_set_and_nothing_else() -> None:

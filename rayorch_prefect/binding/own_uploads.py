@@ -23,7 +23,11 @@ from rayorch_prefect.binding.upload_groups import in_rounds
 from rayorch_prefect.binding.upload_tasks import UploadTask
 from rayorch_prefect.binding.whole_parents import WholeParent
 from rayorch_prefect.errors import ProgramError, StoreError
+from rayorch_prefect.execution.plain_text import plain_text, writable
+from rayorch_prefect.replay.redaction import redaction
 from rayorch_prefect.storage import Artifact
+
+_LONGEST_SHOWN = 80
 
 
 class OwnUploads:
@@ -87,10 +91,11 @@ class OwnUploads:
 
     def _artifacts(self, returned: object) -> tuple[Artifact, ...]:
         found: Sequence[Any] = returned if isinstance(returned, (list, tuple)) else [returned]
-        if not found or not all(isinstance(each, Artifact) for each in found):
+        if not found or not all(map(_is_artifact, found)):
             raise ProgramError(
-                f"upload task {self._task.name} returned {returned!r:.80}; expected an Artifact, "
-                "or a list of one or more, for what it stored"
+                f"upload task {self._task.name} returned {_shown(returned)}; expected an "
+                "Artifact, or a list of one or more, for what it stored: key, uri and sha256 are "
+                "texts, size is an int"
             )
         return tuple(cast(Sequence[Artifact], found))
 
@@ -115,6 +120,23 @@ class OwnUploads:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
         await self._stack.aclose()
+
+
+def _is_artifact(found: object) -> bool:
+    """Whether it is one that the ledger and the manifest can hold."""
+    if not isinstance(found, Artifact) or not _is_int(found.size):
+        return False
+    texts: tuple[object, ...] = (found.key, found.uri, found.sha256, found.etag)
+    return all(isinstance(text, str) and text == writable(text) for text in texts)
+
+
+def _is_int(found: object) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool)
+
+
+def _shown(returned: object) -> str:
+    # It may hold a secret, which would not be known any more once it is cut in two.
+    return plain_text(repr(returned), _LONGEST_SHOWN, redaction())
 
 
 def _recorded(shelf: Shelf, row: Row) -> Row | Exception:

@@ -43,13 +43,15 @@ def deliver_runs(server: PrefectServer, night_id: str) -> Counter[tuple[str, str
 async def test_each_row_ends_as_its_own_task_run_does(
     bucket: Bucket, prefect_server: PrefectServer, run_nightly: RunNightly, tmp_path: Path
 ) -> None:
-    put(bucket, tmp_path, a={}, mute={}, refused={}, z={})
+    put(bucket, tmp_path, a={}, mute={}, number={}, refused={}, z={})
 
     ended = await run_nightly(PROGRAM, upload_task=DELIVER, microbatch_size=3, failure_policy=9)
 
-    assert list(ended.outcomes.values()) == ["published", "failed", "failed", "published"]
+    assert list(ended.outcomes.values()) == ["published", *["failed"] * 3, "published"]
     assert (ended.state.name, ended.state.is_completed()) == ("ContractError", False)
-    _, mute, refused, _ = ended.night.rows
+    _, mute, number, refused, _ = ended.night.rows
+    assert number is not None
+    assert "upload task deliver returned Artifact(key=5" in number.cause
     assert mute is not None
     assert "upload task deliver returned None; expected an Artifact" in mute.cause
     assert mute.failure is not None
@@ -63,11 +65,13 @@ async def test_each_row_ends_as_its_own_task_run_does(
     assert (tmp_path / "a").read_bytes() == b"a"
     assert bucket.keys("out/in/") == []
     keys = read_manifest(ended.night.manifest).column("output_keys").to_pylist()
-    assert sorted(list(each or []) for each in keys) == [[], [], ["a"], ["z"]]
+    assert sorted(list(each or []) for each in keys) == [[], [], [], ["a"], ["z"]]
     expected = {
         ("deliver in/a.json", "Completed"): 1,
         ("deliver in/mute.json", "Completed"): 1,
         ("failed in/mute.json", "ContractError"): 1,
+        ("deliver in/number.json", "Completed"): 1,
+        ("failed in/number.json", "ContractError"): 1,
         ("deliver in/refused.json", "Failed"): 1,
         ("deliver in/z.json", "Completed"): 1,
     }
@@ -77,10 +81,11 @@ async def test_each_row_ends_as_its_own_task_run_does(
     assert Counter(key for key, _, _ in log_of(tmp_path)) == {
         "in/a.json": 1,
         "in/mute.json": 1,
+        "in/number.json": 1,
         "in/refused.json": 2,
         "in/z.json": 1,
     }
-    assert ["in/z.json", "3", str(os.getpid())] in log_of(tmp_path)
+    assert ["in/z.json", "4", str(os.getpid())] in log_of(tmp_path)
     assert f"--upload-task {DELIVER}" in ended.message
 
 

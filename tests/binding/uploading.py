@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prefect import task
 
@@ -38,7 +39,8 @@ def deliver(parent: WholeParent) -> Any:
     artifact = stored(parent)
     if artifact.key == "refused":
         raise ConnectionRefusedError("the other side is closed")
-    return None if artifact.key == "mute" else [artifact]
+    odd = {"mute": None, "number": replace(artifact, key=cast(str, 5))}
+    return odd.get(artifact.key, [artifact])
 
 
 @task(name="deliver", task_run_name="deliver {parent}")

@@ -13,6 +13,7 @@ from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
 from rayorch_prefect.binding.listeners import End, MicrobatchEnd, ParentEnd
+from rayorch_prefect.binding.texts import traceback_text
 
 PARENT_EVENTS = 1000
 """The events of published parents a night by default, and of failed ones."""
@@ -46,7 +47,8 @@ class Events:
                 self._tell_parent(end)
         except Exception:
             if not self._refused:
-                get_run_logger().warning("Prefect takes no events of this night", exc_info=True)
+                text = "Prefect takes no events of this night:\n%s"
+                get_run_logger().warning(text, traceback_text())
             self._refused = True
 
     def _tell_parent(self, end: ParentEnd) -> None:

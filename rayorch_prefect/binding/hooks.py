@@ -11,6 +11,7 @@ from prefect.logging import get_run_logger
 
 from rayorch_prefect.binding.listeners import End, MicrobatchEnd
 from rayorch_prefect.binding.loading import imported
+from rayorch_prefect.binding.texts import traceback_text
 from rayorch_prefect.errors import UsageError
 
 ON_PARENT_PUBLISHED = "on_parent_published"
@@ -57,11 +58,11 @@ class Hooks:
             result = hook(end)
             if inspect.iscoroutine(result):
                 asyncio.run(cast(Coroutine[Any, Any, object], result))
-        except Exception:
+        except BaseException:  # sys.exit() too: it would end the thread that tells of all others
             self.failed += 1
             if self.failed <= _SAID:
-                text = "the hook %s raised for %s"
-                get_run_logger().warning(text, name, _of(end), exc_info=True)
+                text = "the hook %s raised for %s:\n%s"
+                get_run_logger().warning(text, name, _of(end), traceback_text())
 
 
 def _name(end: End) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from html import escape
+from traceback import format_exc
 
+from rayorch_prefect.execution.plain_text import writable
 from rayorch_prefect.replay.redaction import redaction
 
 _MAX_TEXT = 500
+_LONGEST_TRACEBACK = 10_000
 _MARKDOWN = str.maketrans({sign: f"\\{sign}" for sign in "\\`*_[]|~#"})
 
 
@@ -18,6 +21,12 @@ def shown_texts(most: int = _MAX_TEXT) -> Callable[[str], str]:
     The environment's secret settings are read once, now.
     """
     return partial(_one_line, redaction(), most)
+
+
+def traceback_text() -> str:
+    """The traceback of the exception that is being handled, without secrets, and its end if it is
+    long: that says what was raised."""
+    return writable(redaction()(format_exc()))[-_LONGEST_TRACEBACK:].rstrip()
 
 
 def markdown(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from pathlib import Path
@@ -202,6 +203,40 @@ def test_a_hook_gets_its_own_ends_only() -> None:
     for end in (published("a"), failed("b")):
         hooks.tell(end)
     assert seen == [failed("b")]
+
+
+def leave(end: End) -> None:
+    raise SystemExit("the pager is away")
+
+
+def give_up(end: End) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("hook", [leave, give_up])
+async def test_a_hook_that_wants_to_end_the_process_is_called_again(hook: Any) -> None:
+    with disable_run_logger():
+        hooks = Hooks({"on_parent_failed": hook})
+        listener = Listener(hooks.tell)
+        for key in "abc":
+            listener.add(failed(key))
+        assert await listener.closed(10) == 0
+    assert hooks.failed == 3
+
+
+def test_what_a_hook_raised_is_logged_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PAGER_TOKEN", "pager-secret-1234")
+    monkeypatch.setattr("rayorch_prefect.binding.hooks.get_run_logger", logging.getLogger)
+
+    def page(end: End) -> None:
+        raise ConnectionError("https://pager/pager-secret-1234/send")
+
+    Hooks({"on_parent_failed": page}).tell(failed("a"))
+    [record] = caplog.records
+    assert "https://pager/***/send" in record.getMessage()
+    assert "pager-secret" not in caplog.text
 
 
 @pytest.mark.parametrize(

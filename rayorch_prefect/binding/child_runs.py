@@ -6,9 +6,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
 
 import httpx
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.exceptions import PrefectException
+
+from rayorch_prefect.binding.prefect_server import ServerNotReached
 
 if TYPE_CHECKING:
     from rayorch_prefect.binding.microbatch import Microbatch
@@ -17,6 +22,9 @@ RunChild: TypeAlias = "Callable[[Microbatch], Awaitable[State[Any]]]"
 
 PAUSES = (5.0, 10.0, 20.0, 40.0)
 """Seconds before each further try, on top of the minute that Prefect's client tries by itself."""
+
+TELL_SECONDS = 10.0
+"""How long it may take to tell the server an end that it did not take."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +51,37 @@ async def child_state(batch: Microbatch, run_child: RunChild) -> State[Any]:
             )
         await _pause(batch, pause)
     return await run_child(batch)
+
+
+async def child_end(batch: Microbatch, run_child: RunChild) -> State[Any]:
+    """The child flow run's final state, also where the server took no such run, or not its end.
+
+    What became of the sources does not depend on it. Without a flow run nothing more is begun.
+    """
+    try:
+        return await child_state(batch, run_child)
+    except (httpx.HTTPError, PrefectException) as error:
+        what = "the end" if batch.flow_run_id else "the flow run"
+        text = f"Prefect's server did not take {what} of microbatch {batch.index}: {error}"
+    logger.warning("%s", text)
+    if not batch.flow_run_id:
+        batch.night.broke(ServerNotReached(text))
+    if len(batch.rows) < len(batch.positions):
+        batch.leave_unprocessed(text)
+    state = batch.state()
+    if batch.flow_run_id:
+        await _told(batch, state)
+    return state
+
+
+async def _told(batch: Microbatch, state: State[Any]) -> None:
+    """Tell the server the end once more: the flow run would stay Running for ever."""
+    try:
+        async with asyncio.timeout(TELL_SECONDS), get_client() as client:
+            await client.set_flow_run_state(UUID(batch.flow_run_id), state, force=True)
+    except (httpx.HTTPError, PrefectException, TimeoutError) as error:
+        text = "the flow run of microbatch %d is %s, and stays as it is at Prefect: %r"
+        logger.warning(text, batch.index, state.name, error)
 
 
 def _passes(error: httpx.HTTPError) -> bool:

@@ -19,7 +19,7 @@ from prefect.states import Completed, Failed
 
 from rayorch_prefect.binding.artifacts import artifact_key, publish_failures
 from rayorch_prefect.binding.block_access import given_to_workers
-from rayorch_prefect.binding.child_runs import RunChild, child_state
+from rayorch_prefect.binding.child_runs import RunChild, child_end
 from rayorch_prefect.binding.control_room import ControlRoom
 from rayorch_prefect.binding.failure_policies import FailurePolicy, StoppedAtFailure, Totals
 from rayorch_prefect.binding.hooks import Hook
@@ -311,7 +311,7 @@ class Night:
     async def _run_one(self, batch: Microbatch, run_child: RunChild) -> None:
         self.flow_runs += 1
         try:
-            state = await child_state(batch, run_child)
+            state = await child_end(batch, run_child)
         finally:
             batch.ended = True
         batch.leave_unprocessed(f"microbatch {batch.index} ended as {state.name}: {state.message}")

@@ -25,8 +25,8 @@ body { font: 15px/1.5 Helvetica, Arial, sans-serif; margin: 2em auto; max-width:
   padding: 0 1em; color: #222; background: #fff }
 table { border-collapse: collapse; margin: 1em 0 }
 th, td { text-align: left; padding: .2em .8em; border-bottom: 1px solid #ddd; vertical-align: top }
-td { overflow-wrap: anywhere }
-.failed td:nth-child(1), .failed td:nth-child(6) { min-width: 10em }
+td, li, p, h1 { overflow-wrap: anywhere }
+.failed td:nth-child(-n+3), .failed td:nth-child(6) { min-width: 9em }
 pre { background: #f3f3f3; padding: .8em; white-space: pre-wrap; overflow-wrap: anywhere }
 svg { max-width: 100%; height: auto }
 """

@@ -295,8 +295,8 @@ def _add_ends(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--failure-policy",
         metavar="POLICY",
-        help='failed sources that are tolerated (PartiallyCompleted), "3" or "5%%" (default 0); "fail-fast" '
-        'or "stop=KIND" (or a type) ends the night at the first; several with commas',
+        help='failed sources that are tolerated (PartiallyCompleted), "3" or "5%%" (default 0); '
+        '"fail-fast" or "stop=KIND" (or a type) ends the night at the first; several with commas',
     )
     run.add_argument(
         "--hook",

@@ -334,6 +334,9 @@ class Microbatch:
             if self.night.rows[position] is None:
                 row = Row(self.night.sources[position], RowOutcome.PUBLISHED)
                 self._settle(ordinal, row.as_failed(failure, time.time()))
+        if len(ordinals) > 1:  # their task run is named after one of them, who may be well
+            for ordinal in ordinals:
+                self.show_failed(ordinal)
 
     def _settle(self, ordinal: int, row: Row, stage: RowStage = RowStage.WHOLE) -> None:
         assert (stage, row.outcome) in MOVES, f"{stage.value} -> {row.outcome.value}"

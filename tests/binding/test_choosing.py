@@ -5,21 +5,21 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from rayorch_prefect.binding.prefect_server import PrefectServer
+from rayorch_prefect.binding.prefect_server import PrefectServer, wait_until
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.storage import RowOutcome, read_manifest
 from tests.binding.conftest import Ended, RunNightly, recorded
 from tests.services import Bucket, S3Server
 
 
-def upload_runs(server: PrefectServer, ended: Ended) -> dict[str, str]:
-    """State name by name of the night's upload task runs."""
+def upload_runs(server: PrefectServer, ended: Ended, prefix: str = "upload ") -> dict[str, str]:
+    """State name by name of the night's upload task runs, or others that are named so."""
     body = {
         "flow_runs": {"parent_flow_run_id": {"any_": [ended.night.id]}},
-        "task_runs": {"name": {"like_": "upload "}},
+        "task_runs": {"name": {"like_": prefix}},
     }
     answer = httpx.post(f"{server.api_url}/task_runs/filter", json=body, trust_env=False)
-    return {run["name"].removeprefix("upload "): run["state_name"] for run in answer.json()}
+    return {run["name"].removeprefix(prefix): run["state_name"] for run in answer.json()}
 
 
 async def test_a_dry_run_plans_and_leaves_no_trace(bucket: Bucket, run_nightly: RunNightly) -> None:
@@ -157,6 +157,14 @@ async def test_a_failed_upload_fails_its_own_parent_in_a_group(
         "in/c.json": "published",
     }
     assert "UploadFailed" in upload_runs(prefect_server, ended).values()
+
+    # A group's is named after its first source: who failed has one of its own.
+    def shown() -> bool:
+        runs = upload_runs(prefect_server, ended) | upload_runs(prefect_server, ended, "failed ")
+        return runs.get("in/b.json") == "UploadFailed"
+
+    wait_until(shown, 30)
+    assert shown()
     # What failed at the store alone is to run again.
     assert after.outcomes == {
         "in/a.json": "skipped",

@@ -22,9 +22,24 @@ Upload: TypeAlias = "PrefectFuture[Any] | asyncio.Task[State[Any]]"
 _CUT_OFF: State[Any] = Cancelled(message="cut off before it had begun")
 
 
+class _Threads(ThreadPoolTaskRunner[Any]):
+    """Does not wait for its threads as its flow run ends.
+
+    The uploads were waited for before, but for those that a cancel gave up. Prefect would wait on
+    the loop's thread, and all else of the night with it: for an upload task that hangs, for ever.
+    """
+
+    def cancel_all(self) -> None:
+        for event in self._cancel_events.values():
+            event.set()
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
 def threads(max_workers: int) -> TaskRunner[PrefectFuture[Any]]:
     """The thread runner, bounded: by default it starts a thread for each waiting upload."""
-    runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max_workers)
+    runner: ThreadPoolTaskRunner[Any] = _Threads(max_workers=max_workers)
     return cast(TaskRunner[PrefectFuture[Any]], runner)
 
 

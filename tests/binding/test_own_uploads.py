@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from rayorch_prefect.binding.futures import flow_state
 from rayorch_prefect.binding.opening import order_of
 from rayorch_prefect.binding.prefect_server import PrefectServer, wait_until
+from rayorch_prefect.binding.registry import watching
 from rayorch_prefect.binding.upload_tasks import loaded_task, name_of
 from rayorch_prefect.errors import UsageError
+from rayorch_prefect.flows.nightly import nightly
 from rayorch_prefect.storage import read_manifest
 from tests.binding import uploading
 from tests.binding.conftest import RunNightly
@@ -20,6 +24,7 @@ from tests.binding.test_night import ask, children_of
 from tests.services import Bucket, S3Server, on_moto
 
 PROGRAM = "tests.binding.uploading:passed_on"
+HANG = "tests.binding.uploading:hang"
 DELIVER = "tests.binding.uploading:deliver"
 
 
@@ -129,6 +134,32 @@ async def test_on_ray_workers_some_of_which_die(
 
     wait_until(lambda: runs_by_state().total() == 6, 30)
     assert runs_by_state() == {"Completed": 2, "Crashed": 4}
+
+
+@on_moto
+async def test_one_that_hangs_holds_up_neither_its_night_nor_a_cancel(
+    bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str, tmp_path: Path
+) -> None:
+    put(bucket, tmp_path, a={}, hangs={}, z={})
+    uploading.HELD.clear()
+    settings = {"microbatch_size": 1, "max_active_microbatches": 1, "upload_task": HANG}
+    places = (bucket.source, bucket.destination)
+    with watching() as nights:
+        running = asyncio.ensure_future(flow_state(nightly, PROGRAM, *places, **settings))
+        while not (nights and nights[0].microbatches and nights[0].microbatches[1].is_open):
+            assert not running.done()
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
+        nights[0].microbatches[1].stop.ask("cancelled: alone")
+        try:
+            state = await asyncio.wait_for(running, 25)
+        finally:
+            uploading.HELD.set()
+
+    rows = read_manifest(nights[0].manifest).to_pylist()
+    ends = {row["uri"].rpartition("/")[2]: row["row_outcome"] for row in rows}
+    assert ends == {"a.json": "published", "hangs.json": "not_processed", "z.json": "published"}
+    assert "cancelled: alone" in (state.message or "")
 
 
 def test_a_task_without_a_name_of_its_own_is_known_to_have_none() -> None:

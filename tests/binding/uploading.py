@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 from prefect import task
@@ -51,6 +52,16 @@ async def deliver_or_die(parent: WholeParent) -> Artifact:
     if asked.get("dies") == "always" or (asked.get("dies") == "once" and not second):
         os._exit(1)
     return artifact
+
+
+HELD = Event()
+
+
+@task(name="hang")
+def hang(parent: WholeParent) -> Artifact:
+    if parent.value()["name"] == "hangs":
+        HELD.wait(60)
+    return stored(parent)
 
 
 @task

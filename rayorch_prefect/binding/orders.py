@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -137,7 +138,7 @@ class Order:
                 f"upload_group is {self.upload_group}; expected 1 with an upload task of your "
                 "own, which gets one parent a task run"
             )
-        if self.lease_seconds < SHORTEST_LEASE:
+        if not SHORTEST_LEASE <= self.lease_seconds < math.inf:
             raise UsageError(
                 f"lease_seconds is {self.lease_seconds:g}; expected at least {SHORTEST_LEASE:g}, "
                 "as stores tell the time in whole seconds"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from rayorch_prefect.binding.rows import Row
 from rayorch_prefect.errors import InternalError
+from rayorch_prefect.execution.plain_text import writable
 from rayorch_prefect.model.outcomes import Kind
 from rayorch_prefect.storage import RowOutcome
 
@@ -130,7 +131,7 @@ def _telling(failed: list[Row]) -> list[Row]:
 
 
 def _shown(row: Row) -> str:
-    key = row.source.key
+    key = writable(row.source.key)
     # Keys differ at their ends, and a long one must leave room for the cause.
     named = key if len(key) <= _KEY_LENGTH else "…" + key[1 - _KEY_LENGTH :]
     return _cut(f"{named}: {row.cause}", _CAUSE_LENGTH)

@@ -16,6 +16,7 @@ from ray.exceptions import RuntimeEnvSetupError
 from rayorch_prefect.errors import ClusterError, DoesNotFit, UsageError
 from rayorch_prefect.execution import full_disk
 from rayorch_prefect.program.plan import Plan, Pool
+from rayorch_prefect.replay.redaction import without_secrets
 
 CLIENT_SCHEME = "ray://"
 ANSWER_S = 10.0
@@ -57,8 +58,8 @@ def refuse_client(address: str | None) -> None:
     """Raise UsageError for the address of a Ray client."""
     if address and address.startswith(CLIENT_SCHEME):
         raise UsageError(
-            f"{address} is a Ray client address: values would pass through a proxy. "
-            "Run the driver on the cluster, or give the address of its GCS (host:6379)"
+            f"{without_secrets(address)} is a Ray client address: values would pass through a "
+            "proxy. Run the driver on the cluster, or give the address of its GCS (host:6379)"
         )
 
 

@@ -85,6 +85,8 @@ def test_no_bound_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
         ("max_pending_mb", "much", "valid number"),
         ("max_pending_mb", "-1", "more than 0 MiB"),
         ("lease_seconds", "1", "at least 4"),
+        ("lease_seconds", "nan", "at least 4"),
+        ("lease_seconds", "inf", "at least 4"),
         ("policy", "lifo", "expected one of fifo"),
         ("working_dir", "nowhere", "is not a folder"),
         ("s3_read_timeout", "0", "expected seconds"),

@@ -81,6 +81,8 @@ class _Blocker:
 def test_a_client_address_is_refused(cluster: str) -> None:
     with pytest.raises(UsageError, match=r"ray://host:10001 is a Ray client address.*host:6379"):
         Engine(asking({}), address="ray://host:10001").__enter__()
+    with pytest.raises(UsageError, match=r"ray://\*\*\*@host:10001 is"):
+        Engine(asking({}), address="ray://user:secret@host:10001").__enter__()
 
 
 def test_an_initialised_ray_beats_the_environment(

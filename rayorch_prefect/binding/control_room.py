@@ -173,7 +173,7 @@ async def tell_night(night: Night, state: State[Any]) -> None:
     """The end of a night: its report in the store, its summary as a Markdown artifact."""
     counts = night.tally()
     if unmatched := night.failure_policy.unmatched(counts.by_type):
-        get_run_logger().info("%s", unmatched)
+        get_run_logger().warning("%s", unmatched)
     summary = _of_night(night, counts, state.name or state.type.value)
     await _in_time(night.stop, _store_report(night, summary, state.message or ""))
     key = artifact_key("summary", night.shelf.program)

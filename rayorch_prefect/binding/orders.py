@@ -185,8 +185,8 @@ def what_next(order: Order, counts: Tally) -> NextStep:
     left = counts.failed - counts.remembered + counts.not_processed
     if not left and not counts.remembered and not counts.with_gaps:
         return NextStep()
-    again = _again(order, retry_failed=False)
-    retry = _again(order, retry_failed=True)
+    again = command_again(order, retry_failed=False)
+    retry = command_again(order, retry_failed=True)
     if counts.broken_off and any(reason.startswith(_BY_DECLARATION) for reason in counts.reasons):
         return NextStep("mend the stage or what it asks for, then run again", again)
     if counts.broken_off and any(reason.startswith(_BY_POLICY) for reason in counts.reasons):
@@ -212,7 +212,8 @@ def what_next(order: Order, counts: Tally) -> NextStep:
     return NextStep("to run the sources with gaps again", retry)
 
 
-def _again(order: Order, retry_failed: bool) -> str:
+def command_again(order: Order, *, retry_failed: bool) -> str:
+    """The command that runs the same night again."""
     named = all(isinstance(hook, str) for hook in order.hooks.values())
     # A command of thousands of keys is none to copy; whoever named them can again.
     unsaid = order.upload_task == "" or not named or len(order.only) > _MOST_KEYS

@@ -6,15 +6,16 @@ import argparse
 import json
 from typing import Any
 
+from rayorch_prefect.binding.block_references import names_block
 from rayorch_prefect.binding.loading import load_program
-from rayorch_prefect.binding.orders import Order
+from rayorch_prefect.binding.orders import Order, command_again
 from rayorch_prefect.binding.selection import Entries, Selection, Standing, looked_up
 from rayorch_prefect.binding.standings import DestinationStanding, standing_of
 from rayorch_prefect.binding.texts import shown_texts
 from rayorch_prefect.cli.places import places
 from rayorch_prefect.cli.streams import printed_on_stderr
 from rayorch_prefect.cli.table import aligned
-from rayorch_prefect.storage import Ledger, LedgerEntry, RowOutcome
+from rayorch_prefect.storage import Ledger, LedgerEntry, RowOutcome, S3Location
 
 SHOWN = 20
 """How many failed sources, and sources that are left, are named."""
@@ -38,19 +39,39 @@ def status(asked: argparse.Namespace) -> int:
         program = load_program(asked.program, asked.working_dir)
     program.require_publishable()
     plan = program.plan
-    order = Order(asked.program, source, destination) if source else None
+    order = _order(asked, source, destination) if source else None
     ledger = Ledger(destination, plan.name, plan.fingerprint)
     held = ledger.load()
     found = standing_of(held, _selection(order, held))
-    print(_as_json(found, ledger) if asked.json else "\n".join(_lines(found, ledger)))
+    command = _next(found, order)
+    tell = _as_json if asked.json else _as_text
+    print(tell(found, ledger, command))
     return 0 if found.is_good else EXIT_OPEN
+
+
+def _order(asked: argparse.Namespace, source: S3Location, destination: S3Location) -> Order:
+    named = {"source": asked.source, "destination": asked.destination}
+    return Order(
+        asked.program,
+        source,
+        destination,
+        working_dir=asked.working_dir,
+        asked_as={name: each for name, each in named.items() if names_block(each)},
+    )
+
+
+def _next(found: DestinationStanding, order: Order | None) -> str:
+    """The command that sees to what has failed or is left; empty if nothing is, or is not known."""
+    if order is None or found.is_good:
+        return ""
+    return command_again(order, retry_failed=bool(found.failed))
 
 
 def _selection(order: Order | None, held: Entries) -> Selection | None:
     return looked_up(order, held) if order else None
 
 
-def _lines(found: DestinationStanding, ledger: Ledger) -> list[str]:
+def _as_text(found: DestinationStanding, ledger: Ledger, command: str) -> str:
     cells: list[tuple[str, object]] = [
         ("published", found.count(RowOutcome.PUBLISHED)),
         ("  with gaps", found.with_gaps),
@@ -61,7 +82,8 @@ def _lines(found: DestinationStanding, ledger: Ledger) -> list[str]:
         *_source_cells(found),
         ("ledger", ledger.location if found.last else f"{ledger.location} (nothing recorded)"),
     ]
-    return [*aligned(cells), *_failed_lines(found), *_left_lines(found)]
+    then = [f"next    {command}"] if command else []
+    return "\n".join([*aligned(cells), *_failed_lines(found), *_left_lines(found), *then])
 
 
 def _source_cells(found: DestinationStanding) -> list[tuple[str, object]]:
@@ -98,7 +120,7 @@ def _more(count: int, what: str) -> list[str]:
     return [f"{what:<7} and {count} more"] if count > 0 else []
 
 
-def _as_json(found: DestinationStanding, ledger: Ledger) -> str:
+def _as_json(found: DestinationStanding, ledger: Ledger, command: str) -> str:
     shown = shown_texts()
     told: dict[str, Any] = {
         "ledger": str(ledger.location),
@@ -120,14 +142,19 @@ def _as_json(found: DestinationStanding, ledger: Ledger) -> str:
             for each in found.failed[:SHOWN]
         ],
     }
-    if found.selection is not None:
-        told |= {
-            "sources": len(found.selection.chosen),
-            "left": [{"key": key, "standing": standing} for key, standing in found.left],
-            "changed_since": _changed(found),
-            "not_there": found.not_there,
-        }
-    return json.dumps(told, indent=1)
+    return json.dumps({**told, **_of_sources(found), "next": command or None}, indent=1)
+
+
+def _of_sources(found: DestinationStanding) -> dict[str, Any]:
+    """What is known of the sources, each null if they were not looked at."""
+    if found.selection is None:
+        return dict.fromkeys(("sources", "left", "changed_since", "not_there"))
+    return {
+        "sources": len(found.selection.chosen),
+        "left": [{"key": key, "standing": standing} for key, standing in found.left],
+        "changed_since": _changed(found),
+        "not_there": found.not_there,
+    }
 
 
 def _key(entry: LedgerEntry) -> str:

@@ -100,6 +100,8 @@ def test_the_sources_against_the_ledger(
     assert [each["key"] for each in found["first_failed"]] == ["in/encrypted.json", "in/worn.json"]
     numbers = [found[name] for name in ("sources", "changed_since", "not_there", "failed")]
     assert numbers == [6, 1, 1, 2]
+    places = f"--source {looked_at.source} --destination {looked_at.destination}"
+    assert found["next"] == f"rayorch-prefect run --program {PROGRAM} {places} --retry-failed"
     assert SECRET not in json.dumps(found)
 
 
@@ -108,12 +110,17 @@ def test_nothing_failed_and_nothing_left(
 ) -> None:
     bucket.put_sources(published={"n": 1}, dropped={"n": 1})
     assert status(bucket, "--source", bucket.source) == 1
-    assert "(nothing recorded)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "(nothing recorded)" in out
+    assert out.splitlines()[-1].startswith("next    rayorch-prefect run --program")
     record(bucket)
     assert status(bucket, "--source", bucket.source) == 0
     capsys.readouterr()
     assert status(bucket) == 0
     assert "has no entry and runs again; give --source to see it" in capsys.readouterr().out
+    assert status(bucket, "--json") == 0
+    found = told(capsys)
+    assert (found["left"], found["next"]) == (None, None)
 
 
 def test_places_by_the_names_of_blocks(
@@ -150,7 +157,7 @@ def test_only_the_first_are_named(bucket: Bucket, capsys: pytest.CaptureFixture[
     assert status(bucket, "--source", bucket.source) == 1
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("left ") for line in lines) == 21
-    assert lines[-1] == "left    and 3 more"
+    assert lines[-2] == "left    and 3 more"
 
 
 def test_what_the_store_refuses_is_one_line(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from prefect.settings.base import PrefectBaseSettings, build_settings_config
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from rayorch_prefect.errors import UsageError
 from rayorch_prefect.storage.redaction import without_secrets
@@ -91,6 +91,14 @@ class RayorchSettings(PrefectBaseSettings):
         default=None,
         description="Longer artifacts are uploaded in parts of so many bytes (64 MiB).",
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value(cls, value: object) -> object:
+        # A file's `true` would pass for the number 1.
+        if isinstance(value, bool):
+            raise ValueError("it is a number or a text, not true or false")
+        return value
 
 
 def settings_set() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from typing import TextIO
 
 
 @contextmanager
@@ -26,3 +27,15 @@ def printed_on_stderr(when: bool) -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def kept_stdout() -> TextIO:
+    """What was standard output; whatever writes to that goes to standard error from now on.
+
+    It stays so: hooks and threads of a night may still print while the process ends.
+    """
+    sys.stdout.flush()
+    kept = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return kept

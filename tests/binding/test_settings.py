@@ -150,3 +150,10 @@ def test_names_that_are_no_settings_are_told_with_where_they_stand(
 
 def test_without_any_there_is_nothing_to_tell() -> None:
     assert (unknown_settings(), settings().said) == ([], "none is set")
+
+
+@pytest.mark.parametrize("name", ["failure_policy", "microbatch_size", "lease_seconds", "record"])
+def test_a_truth_value_is_no_number(folder: Path, name: str) -> None:
+    (folder / "prefect.toml").write_text(f"[integrations.rayorch]\n{name} = true\n")
+    with pytest.raises(UsageError, match=f"{name.upper()}.* is True: .*not true or false"):
+        order()

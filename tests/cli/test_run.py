@@ -281,6 +281,21 @@ def test_a_terminated_run_is_one_object_too(
     assert told["next"]["command"].startswith("rayorch-prefect run ")
 
 
+@on_moto
+def test_nothing_that_a_late_hook_prints_comes_beside_the_object(
+    bucket: Bucket, ray_cluster: str, prefect_server: PrefectServer
+) -> None:
+    api = {"PREFECT_API_URL": prefect_server.api_url, "RAY_ADDRESS": ray_cluster}
+    hook = "on_parent_published=tests.cli.chatting:tell_slowly"
+    running = well_begun(bucket, api, "--json", "--hook", hook)
+
+    running.terminate()
+    out, errors = running.communicate(timeout=60)
+
+    assert json.loads(out)["state"] == "Cancelled"
+    assert "told" in errors
+
+
 @pytest.mark.slow
 @on_moto
 def test_sigterm_at_the_moment_that_ray_takes_it(

@@ -10,8 +10,15 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterParentFlowRunId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import PrefectException
+from prefect.states import Cancelled
 
 from rayorch_prefect.binding.prefect_server import ServerNotReached
 
@@ -58,11 +65,26 @@ async def child_end(batch: Microbatch, run_child: RunChild) -> State[Any]:
 
     What became of the sources does not depend on it. Without a flow run nothing more is begun.
     """
+    tries = 0
+
+    def tried(batch: Microbatch) -> Awaitable[State[Any]]:
+        nonlocal tries
+        tries += 1
+        return run_child(batch)
+
     try:
-        return await child_state(batch, run_child)
+        state = await child_state(batch, tried)
     except (httpx.HTTPError, PrefectException) as error:
-        what = "the end" if batch.flow_run_id else "the flow run"
-        text = f"Prefect's server did not take {what} of microbatch {batch.index}: {error}"
+        state = await _unlike_the_server(batch, error)
+    if tries > 1 or not batch.flow_run_id:
+        await _end_pending(batch)
+    return state
+
+
+async def _unlike_the_server(batch: Microbatch, error: Exception) -> State[Any]:
+    """What the microbatch came to, where Prefect's client raised this."""
+    what = "the end" if batch.flow_run_id else "the flow run"
+    text = f"Prefect's server did not take {what} of microbatch {batch.index}: {error}"
     logger.warning("%s", text)
     if not batch.flow_run_id:
         batch.night.broke(ServerNotReached(text))
@@ -72,6 +94,28 @@ async def child_end(batch: Microbatch, run_child: RunChild) -> State[Any]:
     if batch.flow_run_id:
         await _told(batch, state)
     return state
+
+
+async def _end_pending(batch: Microbatch) -> None:
+    """End flow runs that the server made for the microbatch and did not let begin: they would stay
+    Pending for ever. They have no names of their own yet, but their parameters."""
+    state: State[Any] = Cancelled(message="the server did not let it begin")
+    try:
+        async with asyncio.timeout(TELL_SECONDS), get_client() as client:
+            found = await client.read_flow_runs(flow_run_filter=_pending_of(batch.night.id))
+            for run in found:
+                if run.parameters.get("index") == batch.index:
+                    await client.set_flow_run_state(run.id, state, force=True)
+    except (httpx.HTTPError, PrefectException, TimeoutError) as error:
+        text = "a flow run of microbatch %d that did not begin may stay Pending at Prefect: %r"
+        logger.warning(text, batch.index, error)
+
+
+def _pending_of(night: str) -> FlowRunFilter:
+    return FlowRunFilter(
+        parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[UUID(night)]),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING])),
+    )
 
 
 async def _told(batch: Microbatch, state: State[Any]) -> None:

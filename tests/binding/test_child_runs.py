@@ -97,6 +97,28 @@ async def test_an_end_that_the_server_does_not_take_ends_no_night(
 
 
 @on_moto
+async def test_a_run_that_could_not_begin_does_not_stay_pending(
+    bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str, api: Api
+) -> None:
+    bucket.put_sources(**{f"s{i}": {"n": 2} for i in range(3)})
+    begun: list[bytes] = []
+
+    def second_to_begin(request: httpx.Request) -> bool:
+        # The night's own run begins before.
+        if b'"RUNNING"' in request.content and b"/set_state" in request.url.raw_path:
+            begun.append(request.url.raw_path)
+        return len(begun) == 2
+
+    api.refuses = second_to_begin
+    ended = await a_night(bucket, max_active_microbatches=1)
+
+    assert api.refused == 1
+    assert ended.state.is_completed(), ended.message
+    states = sorted(child["state_name"] for child in children_of(prefect_server, ended.night.id))
+    assert states == ["Cancelled", "Completed", "Completed", "Completed"]
+
+
+@on_moto
 async def test_a_night_accounts_for_sources_whose_run_the_server_never_took(
     bucket: Bucket, prefect_server: PrefectServer, ray_cluster: str, api: Api
 ) -> None:

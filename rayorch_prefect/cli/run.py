@@ -42,7 +42,7 @@ from rayorch_prefect.cli.display import shown_progress
 from rayorch_prefect.cli.exits import status_of_error
 from rayorch_prefect.cli.places import prefect_api
 from rayorch_prefect.cli.run_data import end_data, night_data, selection_data
-from rayorch_prefect.cli.streams import kept_stdout
+from rayorch_prefect.cli.streams import kept_for_an_object
 from rayorch_prefect.cli.table import selection_lines, summary_lines
 from rayorch_prefect.errors import RayorchError
 from rayorch_prefect.execution.cluster import disarm_abort
@@ -86,11 +86,10 @@ def run(asked: argparse.Namespace) -> int:
     Raises UsageError or ProgramError before anything is started, but for the Prefect API where a
     block is named; and what ended the flow where that was no source's end.
     """
-    told_on = kept_stdout() if asked.json else None
-    end = _ended(asked)
-    if told_on is not None:
-        with told_on:
-            print(json.dumps(end.told, indent=1), file=told_on)
+    with kept_for_an_object(asked.json) as tell:
+        end = _ended(asked)
+        if asked.json:
+            tell(json.dumps(end.told, indent=1))
     if end.error is not None:
         raise end.error
     return end.status

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import TextIO
+from functools import partial
 
 
 @contextmanager
@@ -29,13 +29,27 @@ def printed_on_stderr(when: bool) -> Iterator[None]:
         os.close(kept)
 
 
-def kept_stdout() -> TextIO:
-    """What was standard output; whatever writes to that goes to standard error from now on.
+@contextmanager
+def kept_for_an_object(when: bool) -> Iterator[Callable[[str], None]]:
+    """Inside, all that is written to standard output goes to standard error, if `when`, but for
+    what the function prints that is given.
 
-    It stays so: hooks and threads of a night may still print while the process ends.
+    In a process of our own it stays so: hooks and threads may still print while that ends.
     """
-    sys.stdout.flush()
-    kept = os.fdopen(os.dup(1), "w")
+    if not when:
+        yield print
+        return
+    before = sys.stdout
+    before.flush()
+    kept = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    return kept
+    ours = before is sys.__stdout__
+    where = os.fdopen(kept, "w") if ours else before
+    try:
+        yield partial(print, file=where, flush=True)
+    finally:
+        if not ours:
+            sys.stdout = before
+            os.dup2(kept, 1)
+            os.close(kept)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 import httpx
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterParentFlowRunId,
@@ -88,8 +89,7 @@ async def _unlike_the_server(batch: Microbatch, error: Exception) -> State[Any]:
     logger.warning("%s", text)
     if not batch.flow_run_id:
         batch.night.broke(ServerNotReached(text))
-    if len(batch.rows) < len(batch.positions):
-        batch.leave_unprocessed(text)
+    batch.leave_unprocessed(text)
     state = batch.state()
     if batch.flow_run_id:
         await _told(batch, state)
@@ -100,15 +100,12 @@ async def _end_pending(batch: Microbatch) -> None:
     """End flow runs that the server made for the microbatch and did not let begin: they would stay
     Pending for ever. They have no names of their own yet, but their parameters."""
     state: State[Any] = Cancelled(message="the server did not let it begin")
-    try:
-        async with asyncio.timeout(TELL_SECONDS), get_client() as client:
-            found = await client.read_flow_runs(flow_run_filter=_pending_of(batch.night.id))
-            for run in found:
-                if run.parameters.get("index") == batch.index:
-                    await client.set_flow_run_state(run.id, state, force=True)
-    except (httpx.HTTPError, PrefectException, TimeoutError) as error:
-        text = "a flow run of microbatch %d that did not begin may stay Pending at Prefect: %r"
-        logger.warning(text, batch.index, error)
+    refused = f"a flow run of microbatch {batch.index} that did not begin may stay Pending"
+    async with _client_or(refused) as client:
+        found = await client.read_flow_runs(flow_run_filter=_pending_of(batch.night.id))
+        for run in found:
+            if run.parameters.get("index") == batch.index:
+                await client.set_flow_run_state(run.id, state, force=True)
 
 
 def _pending_of(night: str) -> FlowRunFilter:
@@ -120,12 +117,19 @@ def _pending_of(night: str) -> FlowRunFilter:
 
 async def _told(batch: Microbatch, state: State[Any]) -> None:
     """Tell the server the end once more: the flow run would stay Running for ever."""
+    refused = f"the flow run of microbatch {batch.index} is {state.name}, and stays as it is"
+    async with _client_or(refused) as client:
+        await client.set_flow_run_state(UUID(batch.flow_run_id), state, force=True)
+
+
+@asynccontextmanager
+async def _client_or(refused: str) -> AsyncIterator[PrefectClient]:
+    """A client to tell the server something by; where it does not take that, the log says so."""
     try:
         async with asyncio.timeout(TELL_SECONDS), get_client() as client:
-            await client.set_flow_run_state(UUID(batch.flow_run_id), state, force=True)
+            yield client
     except (httpx.HTTPError, PrefectException, TimeoutError) as error:
-        text = "the flow run of microbatch %d is %s, and stays as it is at Prefect: %r"
-        logger.warning(text, batch.index, state.name, error)
+        logger.warning("%s at Prefect: %r", refused, error)
 
 
 def _passes(error: httpx.HTTPError) -> bool:

@@ -394,7 +394,7 @@ class Night:
     def leave_unprocessed(self, positions: Iterable[int], reason: str) -> None:
         """Settle those of the sources that are still open as not processed."""
         told = self.told(reason)
-        for position in positions:
+        for position in [each for each in positions if self.rows[each] is None]:
             self._is_first(position, not_processed(self.sources[position], told))
 
     def _is_first(self, position: int, row: Row) -> bool:

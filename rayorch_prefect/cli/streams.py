@@ -18,9 +18,7 @@ def printed_on_stderr(when: bool) -> Iterator[None]:
     if not when:
         yield
         return
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
+    kept = _stdout_moved()
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -40,16 +38,18 @@ def kept_for_an_object(when: bool) -> Iterator[Callable[[str], None]]:
         yield print
         return
     before = sys.stdout
-    before.flush()
+    if before is not sys.__stdout__:  # somebody else's process
+        with printed_on_stderr(True):
+            yield partial(print, file=before, flush=True)
+        return
+    kept = _stdout_moved()
+    sys.stdout = sys.stderr
+    yield partial(print, file=os.fdopen(kept, "w"), flush=True)
+
+
+def _stdout_moved() -> int:
+    """What is written to descriptor 1 goes where 2 goes; a descriptor of where it went before."""
+    sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    ours = before is sys.__stdout__
-    where = os.fdopen(kept, "w") if ours else before
-    try:
-        yield partial(print, file=where, flush=True)
-    finally:
-        if not ours:
-            sys.stdout = before
-            os.dup2(kept, 1)
-            os.close(kept)
+    return kept
